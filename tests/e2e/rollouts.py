@@ -36,8 +36,10 @@ VALUES = {
         },
     }
 }
+# The flags of a run that can be held, long enough for a sampler to start anew meanwhile.
+HOLDING = {"reward_funcs": "held_rewards:right_sum", "reward_seconds": "1200"}
 # The example's reward, which rewards nothing once as many steps are done as a file of the workspace says.
-HELD, HOLD = "held_rewards:right_sum", "hold"
+HOLD = "hold"
 HELD_REWARDS = f"""
 import pathlib, time
 import rewards
@@ -82,9 +84,7 @@ SMALL = {
     "per_device_train_batch_size": "8",
     "max_staleness": str(BOUND),
     "save_steps": "5",
-    "reward_funcs": HELD,
-    # Long enough for a sampler to start anew while answers are held.
-    "reward_seconds": "1200",
+    **HOLDING,
 }
 # A run that lasts longer than any test.
 ENDLESS = {**SMALL, "per_device_train_batch_size": "16", "max_steps": "1000"}
@@ -164,7 +164,7 @@ class SumsRun(Run):
         return [line for line in lines_of(self.text("output/metrics.jsonl")) if "reward" in line]
 
     def hold(self, steps: int = 0) -> None:
-        """Let no answer be rewarded once so many steps are done, so that the run waits, if its reward is `HELD`.
+        """Let no answer be rewarded once so many steps are done, so that the run waits, if its flags are `HOLDING`.
 
         Its first node runs. That is so long before its first step, because samplers must be ready for that.
         """

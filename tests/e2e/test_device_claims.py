@@ -30,7 +30,7 @@ from e2e.devices import (
     template,
     users_of,
 )
-from e2e.kube import Kube
+from e2e.kube import Kube, uid_of
 from e2e.kueue import kueue, queue, queued
 from e2e.placement import LABEL, NODE, POD, bare_namespace, bare_node, end, placed, stays
 from e2e.registry import Image
@@ -114,12 +114,12 @@ def test_samplers_share_a_device_and_each_trainer_has_its_own(
 
     samplers, trainers = ({name: pods_of(kube, name, role)[0] for name in (one, two)} for role in ("sampler", "node"))
     shared = _shared(kube)
-    assert users_of(shared) == {pod["metadata"]["uid"] for pod in samplers.values()}
+    assert users_of(shared) == {uid_of(pod) for pod in samplers.values()}
     ((pool, device),) = devices_of(shared)
     given = {}
     for name, pod in trainers.items():
         own = own_claim(kube, pod)
-        assert users_of(own) == {pod["metadata"]["uid"]}
+        assert users_of(own) == {uid_of(pod)}
         (given[name],) = devices_of(own)
     assert len({(pool, device), *given.values()}) == COUNT
     for pod in (*samplers.values(), *trainers.values()):
@@ -138,7 +138,7 @@ def test_samplers_share_a_device_and_each_trainer_has_its_own(
     stoker("rl", "down", one, "--purge")
     kube.until("the third to have the first's device", lambda: _given(kube, three) == {given[one]}, 300)
     assert _given(kube, two) == {given[two]}, "the second was not to notice"
-    left = {pods_of(kube, name, "sampler")[0]["metadata"]["uid"] for name in (two, three)}
+    left = {uid_of(pods_of(kube, name, "sampler")[0]) for name in (two, three)}
     kube.until("the first's sampler to give it up", partial(_is_used_by, kube, left), 180)
 
     # The claim goes with the last of them, and the trainers' with their pods.
@@ -238,7 +238,7 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
             full = min(LIMIT, len(left))
             crowd.until("as many as may share it", partial(_whole, crowd, full), 180)
             now = placed(crowd)
-            users = {pod["metadata"]["uid"] for one in now for pod in pods_of(crowd, one, "sampler")}
+            users = {uid_of(pod) for one in now for pod in pods_of(crowd, one, "sampler")}
             crowd.until("the claim to be theirs", partial(_is_used_by, crowd, users), 120)
             if len(left) == SESSIONS:
                 stays(crowd, now, 10)

@@ -12,7 +12,7 @@ import pytest
 
 from e2e.kube import Kube, uid_of
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, HELD, Installs, SumsRun, example_trainjob
+from e2e.rollouts import EXAMPLE, HOLDING, Installs, SumsRun, example_trainjob
 from e2e.strikers import Striker, hit
 from e2e.trainjobs import Reader, Restarts
 
@@ -53,8 +53,8 @@ Submits = Callable[[int, int], list[SumsRun]]
 
 def trainjob(name: str, steps: int, save_steps: int) -> dict[str, Any]:
     """Return the example's TrainJob on one node, for samplers that are a release."""
-    flags = {"max_steps": str(steps), "save_steps": str(save_steps), "reward_funcs": HELD, "reward_seconds": "1200"}
-    found = example_trainjob("trl-grpo-async-external", flags)
+    flags = {"max_steps": str(steps), "save_steps": str(save_steps)}
+    found = example_trainjob("trl-grpo-async-external", {**HOLDING, **flags})
     found["metadata"]["name"] = name
     (patch,) = found["spec"]["runtimePatches"]
     jobs = patch["trainingRuntimeSpec"]["template"]["spec"]
@@ -84,7 +84,7 @@ def replicas(kube: Kube) -> dict[str, int]:
     for pod in kube.items("pods", f"app.kubernetes.io/instance={SAMPLERS}"):
         status = pod["status"]
         containers = [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
-        found[str(pod["metadata"]["uid"])] = sum(one["restartCount"] for one in containers)
+        found[uid_of(pod)] = sum(one["restartCount"] for one in containers)
     return found
 
 

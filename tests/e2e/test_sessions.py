@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster
-from e2e.kube import Kube
+from e2e.kube import Kube, uid_of
 from e2e.rollouts import SumsRun
 from e2e.serving import policies
 from e2e.sessions import NAMES, Rl, key_of, left, listen, node_answers, pods_of, rl, runtime, status, trainjob
@@ -78,7 +78,7 @@ def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
     assert left(kube, "one") == []
     assert kube.get("pvc", "initializer-one") is None
     kube.until("two to go on", lambda: len(runs["two"].metrics()) > steps + 2, 300)
-    assert [pod["metadata"]["uid"] for pod in pods_of(kube, "two", "node")] == [node["metadata"]["uid"]]
+    assert [uid_of(pod) for pod in pods_of(kube, "two", "node")] == [uid_of(node)]
     assert "claim initializer-two keeps the run folder" in rl("down", "two").stderr
     assert left(kube, "two") == []
 

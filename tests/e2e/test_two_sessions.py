@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +18,7 @@ import yaml
 from charts.helm import ROOT
 from cluster import Cluster
 from e2e.devices import CLASS, COUNT, devices, devices_of, own_claim, template, users_of
-from e2e.kube import Kube
+from e2e.kube import Kube, uid_of
 from e2e.registry import Image
 from e2e.rollouts import SMALL, Installs, SumsRun, example_trainjob
 from e2e.sessions import Rl, key_of, left, pods_of, rl, status
@@ -235,9 +234,9 @@ def test_the_example_does_it_with_one_command(
     assert shown[-1] == "left: nothing"
 
 
-def _uids(kube: Kube, name: str, *roles: str) -> set[Any]:
+def _uids(kube: Kube, name: str, *roles: str) -> set[str]:
     """Return the ids of the pods of a session."""
-    return {pod["metadata"]["uid"] for role in roles or ("node", "sampler") for pod in pods_of(kube, name, role)}
+    return {uid_of(pod) for role in roles or ("node", "sampler") for pod in pods_of(kube, name, role)}
 
 
 def _claim_devices(kube: Kube) -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from cluster import Cluster
 from e2e.conftest import RELEASE, ROOT
-from e2e.kube import Kube, condition
+from e2e.kube import Kube, condition, uid_of
 from e2e.registry import Image
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 
@@ -137,7 +137,7 @@ def test_a_runtime_that_was_made_without_helm_is_adopted_by_the_commands_that_th
     kube = Kube(cluster, "default")
     rendered = yaml.safe_load_all(releases("template", "one", CHART, *own(), "--set", "skipApiCheck=true").stdout)
     kube.create(*(item for item in rendered if item and item["kind"] == "ClusterTrainingRuntime"))
-    uid = runtimes(kube)["moved"]["metadata"]["uid"]
+    uid = uid_of(runtimes(kube)["moved"])
     refused = releases("install", "one", CHART, *own())
     assert refused.returncode != 0
     assert "moved: made without Helm" in refused.stderr
@@ -146,7 +146,7 @@ def test_a_runtime_that_was_made_without_helm_is_adopted_by_the_commands_that_th
     cluster.run(["bash", "-ec", remedy[0]], check=True, capture_output=True)
     done = releases("install", "one", CHART, *own())
     assert done.returncode == 0, done.stderr
-    assert runtimes(kube)["moved"]["metadata"]["uid"] == uid
+    assert uid_of(runtimes(kube)["moved"]) == uid
     assert runtimes(kube)["moved"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "one"
 
 

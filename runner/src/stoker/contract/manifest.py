@@ -21,7 +21,7 @@ from stoker.contract.words import say, timestamp
 MANIFEST = "stoker.json"
 LAST_ERROR = "last-error.json"
 MANIFEST_VERSION = 1
-# How folders begin that a run leaves in its output beside the result.
+# A run leaves folders beside the result in its output; their names begin so.
 BESIDE_THE_RESULT = ("checkpoint-", "set-aside-", "earlier-output-")
 # The status of a version that its run publishes while it trains.
 LIVE = "live"
