@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,17 +195,18 @@ def test_a_quiet_log_that_breaks_off_is_not_shown_from_its_start(
     trained: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "_AGAIN_SECONDS", 0.01)
-    asked: list[int | None] = []
+    # By the client that asks: a reader that an earlier test has left may ask, too.
+    asked: defaultdict[Client, list[int | None]] = defaultdict(list)
 
-    def quiet(*words: Any, tail: int | None, **more: Any) -> Iterator[bytes]:
-        asked.append(tail)
-        if len(asked) == 1:
+    def quiet(client: Client, *words: str, tail: int | None, **more: Any) -> Iterator[bytes]:
+        asked[client].append(tail)
+        if len(asked[client]) == 1:
             raise UnreachableError("the cluster", "no line for long")
         yield from ()
 
     monkeypatch.setattr(Client, "log", quiet)
     stoker("logs", "tune", "--follow", "--tail", "0", "--role", "node-0")
-    assert asked == [0, 0]
+    assert [0, 0] in asked.values()
 
 
 def test_a_token_is_hidden_in_json_too(trained: Cluster) -> None:

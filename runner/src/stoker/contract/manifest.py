@@ -22,7 +22,9 @@ MANIFEST = "stoker.json"
 LAST_ERROR = "last-error.json"
 MANIFEST_VERSION = 1
 # A run leaves folders beside the result in its output; their names begin so.
-BESIDE_THE_RESULT = ("checkpoint-", "set-aside-", "earlier-output-")
+SET_ASIDE = "set-aside-"
+EARLIER_OUTPUT = "earlier-output-"
+BESIDE_THE_RESULT = ("checkpoint-", SET_ASIDE, EARLIER_OUTPUT)
 # The status of a version that its run publishes while it trains.
 LIVE = "live"
 # PEFT's names (peft 0.21).

@@ -19,7 +19,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import exists, read_json, share_with_group, write_json
-from stoker.contract.manifest import MANIFEST
+from stoker.contract.manifest import EARLIER_OUTPUT, MANIFEST, SET_ASIDE
 from stoker.contract.metrics import METRICS
 from stoker.contract.weights import damage_found_in
 from stoker.rank.same_run import refuse_other_run
@@ -284,7 +284,7 @@ def set_aside(path: Path) -> Path:
     Raises:
         OSError: it cannot be renamed.
     """
-    return path.rename(_free_name(path.parent, f"set-aside-{path.name}"))
+    return path.rename(_free_name(path.parent, f"{SET_ASIDE}{path.name}-"))
 
 
 def retire_output(output_dir: Path) -> None:
@@ -300,7 +300,7 @@ def retire_output(output_dir: Path) -> None:
     manifest = read_json(output_dir / MANIFEST)
     if not (output_dir / MANIFEST).exists():
         return
-    folder = _free_name(output_dir, "earlier-output")
+    folder = _free_name(output_dir, EARLIER_OUTPUT)
     folder.mkdir()
     (output_dir / MANIFEST).rename(folder / MANIFEST)
     listed = manifest.get("files") if isinstance(manifest, dict) else ()
@@ -313,9 +313,9 @@ def retire_output(output_dir: Path) -> None:
             path.rename(folder / path.name)
 
 
-def _free_name(folder: Path, stem: str) -> Path:
+def _free_name(folder: Path, beginning: str) -> Path:
     number = 1
-    while (target := folder / f"{stem}-{number}").exists():
+    while (target := folder / f"{beginning}{number}").exists():
         number += 1
     return target
 

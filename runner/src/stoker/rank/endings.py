@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.manifest import EARLIER_OUTPUT, SET_ASIDE
 from stoker.contract.secrets import hide
 from stoker.plan.interfaces import FlagNames
 from stoker.rank.folders import Verdict
@@ -101,7 +102,7 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
             )
         return Verdict(
             ExitCode.CONFIG,
-            "the disk is full: enlarge the volume, remove old files (set-aside-…, earlier-output-…)"
+            f"the disk is full: enlarge the volume, remove old files ({SET_ASIDE}…, {EARLIER_OUTPUT}…)"
             f"{_or_lower(names.kept_checkpoints)}; training resumes from the newest checkpoint ({text[:200]})",
         )
     if _is_storage(error, {errno.EROFS}, _READ_ONLY):

@@ -89,7 +89,7 @@ def node_of(claim: Object, pods: Sequence[Object]) -> str:
                 raise RunError(
                     ExitCode.CONFIG,
                     f"the claim {name} is ReadWriteOncePod, and {part(pod, 'metadata').get('name')} has it: stop "
-                    "the run (`stoker stop`), or wait for its end",
+                    "the run (`stoker stop NAME`), or wait for its end",
                 )
             return node
     return ""
