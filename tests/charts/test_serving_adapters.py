@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator
@@ -164,6 +165,13 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(stack: Stack, 
     stack.until("nothing wrong any more", lambda: adapters(stack)["problems"] == {}, 180)
 
 
+def running(stack: Stack) -> int:
+    """Return how many requests vLLM works on."""
+    _, metrics = stack.get(f"{stack.url('vllm')}/metrics")
+    (number,) = re.findall(r"^vllm:num_requests_running\{.*\} (.+)$", metrics, re.MULTILINE)
+    return int(float(number))
+
+
 def test_answers_that_were_begun_are_finished_when_the_server_is_told_to_stop(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,14 +184,14 @@ def test_answers_that_were_begun_are_finished_when_the_server_is_told_to_stop(
         answers = [
             pool.submit(client.ask, client.completion(url, "first", stream=stream, tokens=200)) for stream in streamed
         ]
-        stack.until(
-            "all to be worked on",
-            lambda: (
-                f'vllm:num_requests_running{{engine="0",model_name="base"}} {len(streamed)}.0'
-                in stack.get(f"{stack.url('vllm')}/metrics")[1]
-            ),
-            60,
-        )
+
+        def begun() -> bool:
+            """Whether the server works on those that it has not answered yet."""
+            answered = sum(answer.done() for answer in answers)  # first: who is answered meanwhile counts once
+            at_work = running(stack)
+            return at_work > 0 and answered + at_work == len(streamed)
+
+        stack.until("all to have begun", begun, 60)
         stack.terminate("vllm")
         assert [
             client.wrong(answer.result(), stream=stream) for answer, stream in zip(answers, streamed, strict=True)

@@ -14,6 +14,7 @@ from runner.tests.report.hostile import read_page
 from runner.tests.status_server import StatusServer
 
 LONG = ("--max_steps", "150", "--save_steps", "20")
+STOPPED_EARLY = ("--max_steps", "80", "--save_steps", "10")
 # The most memory `stoker run` may take while others train.
 RUNNER_BYTES = 40 * 2**20
 
@@ -97,7 +98,7 @@ def test_more_steps_go_on_from_where_the_run_had_ended(finished: LocalJob) -> No
 
 
 def test_a_stop_saves_a_checkpoint_and_the_next_start_goes_on_there(job: LocalJob) -> None:
-    process = job.start(*LONG, nodes=2)
+    process = job.start(*STOPPED_EARLY, nodes=2)
     job.wait_for(job.sealed, process)
     took = {node: own_bytes(pid) for node, pid in job.runners().items()}
     process.send_signal(signal.SIGTERM)
@@ -112,11 +113,11 @@ def test_a_stop_saves_a_checkpoint_and_the_next_start_goes_on_there(job: LocalJo
     assert not (job.output / "adapter_model.safetensors").exists(), "nothing is published as final"
     assert json.loads((job.output / "last-error.json").read_text())["checkpoint_step"] == step
 
-    ended = job.run(*LONG, nodes=2)
+    ended = job.run(*STOPPED_EARLY, nodes=2)
     assert ended.code == 0, ended.output
     assert f"resuming from {job.output}/checkpoint-{step}" in ended.output
     manifest = job.manifest()
-    assert (manifest["steps"], manifest["resumed_from"]) == (150, f"checkpoint-{step}")
+    assert (manifest["steps"], manifest["resumed_from"]) == (80, f"checkpoint-{step}")
 
 
 @pytest.mark.full
