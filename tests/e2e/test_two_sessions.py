@@ -38,9 +38,9 @@ ALL_WEIGHTS = {
     "use_peft": "false",
     "per_device_train_batch_size": "400",
     "learning_rate": "5e-4",
-    "max_steps": "150",
+    "max_steps": "200",
     "save_steps": "25",
-    "eval_steps": "150",
+    "eval_steps": "200",
 }
 LORA = {"per_device_train_batch_size": "128", "max_steps": "60", "save_steps": "10", "eval_steps": "60"}
 LEARNS = {
@@ -106,7 +106,7 @@ def best(rewards: list[float]) -> float:
 @pytest.mark.parametrize(
     ("settings", "steps", "reward"),
     [
-        pytest.param(ALL_WEIGHTS, 150, 0.97, id="all-weights", marks=pytest.mark.learning),
+        pytest.param(ALL_WEIGHTS, 200, 0.97, id="all-weights", marks=pytest.mark.learning),
         pytest.param(LORA, 60, 0.85, id="lora"),
     ],
 )
