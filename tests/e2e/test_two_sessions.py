@@ -40,9 +40,8 @@ ALL_WEIGHTS = {
     "learning_rate": "5e-4",
     "max_steps": "200",
     "save_steps": "25",
-    "eval_steps": "200",
 }
-LORA = {"per_device_train_batch_size": "128", "max_steps": "60", "save_steps": "10", "eval_steps": "60"}
+LORA = {"per_device_train_batch_size": "128", "max_steps": "60", "save_steps": "10"}
 LEARNS = {
     "max_staleness": "4",
     "eval_strategy": "steps",
@@ -104,15 +103,14 @@ def best(rewards: list[float]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps", "reward"),
+    ("settings", "reward"),
     [
-        pytest.param(ALL_WEIGHTS, 200, 0.97, id="all-weights", marks=pytest.mark.learning),
-        pytest.param(LORA, 60, 0.85, id="lora"),
+        pytest.param(ALL_WEIGHTS, 0.97, id="all-weights", marks=pytest.mark.learning),
+        pytest.param(LORA, 0.85, id="lora"),
     ],
 )
 def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
     settings: dict[str, str],
-    steps: int,
     reward: float,
     rl: Rl,
     trainjob: Path,
@@ -122,7 +120,9 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
     kube: Kube,
     reader: Reader,
 ) -> None:
-    file = with_flags(trainjob, {**LEARNS, **thorough, **settings})
+    last = settings["max_steps"]
+    steps = int(last)
+    file = with_flags(trainjob, {**LEARNS, **thorough, **settings, "eval_steps": last})
     words = (str(file), "--time-limit", "3h", *sharing)
     for name in NAMES:
         rl("up", name, *words, "--wait", "0")

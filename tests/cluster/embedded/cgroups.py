@@ -20,8 +20,8 @@ from .layout import NAME, Node
 _MOUNTS = Path("/proc/self/mountinfo")
 _ROOT = Path("/sys/fs/cgroup")
 _DAEMONS_OF_ALL = f"{NAME}/daemons"
-#: How many processes of the machine the whole cluster weighs: as one, it would starve beside tests that train outside,
-#: and where the kernel weighs each session of processes as one (autogroup), those starve beside more than a few.
+#: How many processes of the machine the whole cluster weighs. As one, it would starve beside tests that train outside.
+#: As many more, it would starve those: the kernel may weigh all processes of a session as one (autogroup).
 _CLUSTER = 4
 #: How many nodes' pods the daemons weigh. They are idle mostly; where they wait behind pods that train, the API server
 #: answers late, and leases and nodes are given up.
