@@ -20,10 +20,12 @@ from stoker.cluster.processes import free_ports
 from stoker.contract.samplers import SamplerRequest, request_path
 
 _JOB = "benchmark"
-# The trainer and the other samplers want the processors too. The development mode is what TRL's trainer asks for.
+# The trainer and the other samplers want the processors too: as in the runtimes, no process spins. The development mode
+# is what TRL's trainer asks for.
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",

@@ -12,8 +12,10 @@ Arguments, a list: the root context, the entry, its override, the name of their 
 {{- $profile := get $root.Values.accelerators $accelerator }}
 {{- if $entry }}
 {{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
+{{- /* On CPUs, vLLM would compute in a process of its own, which spins for a second after each step: trainers want the
+      same cores. */}}
 {{- $env := eq $profile.kind "cpu" | ternary (dict
-      "VLLM_CPU_KVCACHE_SPACE" "1" "VLLM_CPU_OMP_THREADS_BIND" "nobind") dict }}
+      "VLLM_CPU_KVCACHE_SPACE" "1" "VLLM_CPU_OMP_THREADS_BIND" "nobind" "VLLM_ENABLE_V1_MULTIPROCESSING" "0") dict }}
 {{- /* The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. */}}
 {{- $args := eq $profile.kind "cpu" | ternary (dict "enforce-eager" true) dict }}
 {{- $slice := include "training-runtimes.sliceOf" (list $override.slice $profile) | fromYaml }}

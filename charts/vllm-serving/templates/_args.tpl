@@ -71,13 +71,14 @@ Argument: the root context.
 {{/*
 vllm-serving.onCpus: what vLLM needs on CPUs unless the user says otherwise, a YAML map of `args` and `env`; empty on
 devices. The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. Without a number it
-takes nearly all of the container's memory for its cache, and does not start where the rest is too small.
+takes nearly all of the container's memory for its cache, and does not start where the rest is too small. It would
+compute in a process of its own, which takes memory and spins for a second after each step.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.onCpus" -}}
 {{- if eq (include "vllm-serving.accelerator" . | fromYaml).kind "cpu" }}
 args: {enforce-eager: true}
-env: {VLLM_CPU_KVCACHE_SPACE: "1"}
+env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_ENABLE_V1_MULTIPROCESSING: "0"}
 {{- end }}
 {{- end }}
 
