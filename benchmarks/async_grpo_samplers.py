@@ -24,7 +24,6 @@ _JOB = "benchmark"
 # is what TRL's trainer asks for.
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
     "VLLM_SERVER_DEV_MODE": "1",

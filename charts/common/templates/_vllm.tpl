@@ -1,4 +1,19 @@
 {{/*
+stoker.vllmOnCpus: what vLLM needs on CPUs unless the user says otherwise, a YAML map of `args` and `env`; empty on
+devices. The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. Without a number it
+takes nearly all of the container's memory for its cache, and does not start where the rest is too small. It would
+compute in a process of its own, which takes memory and spins for a second after each step: trainers may want the same
+cores.
+Argument: the kind of the accelerator.
+*/}}
+{{- define "stoker.vllmOnCpus" -}}
+{{- if eq . "cpu" }}
+args: {enforce-eager: true}
+env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_ENABLE_V1_MULTIPROCESSING: "0"}
+{{- end }}
+{{- end }}
+
+{{/*
 stoker.vllmReach: flags that decide how vLLM is reached, and by how many servers, a YAML list. No chart takes them from
 values: its proxy, its probes and what loads adapters know one server that speaks plain HTTP on loopback, without a key.
 */}}

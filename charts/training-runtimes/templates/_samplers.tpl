@@ -12,12 +12,8 @@ Arguments, a list: the root context, the entry, its override, the name of their 
 {{- $profile := get $root.Values.accelerators $accelerator }}
 {{- if $entry }}
 {{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
-{{- /* On CPUs, vLLM would compute in a process of its own, which spins for a second after each step: trainers want the
-      same cores. */}}
-{{- $env := eq $profile.kind "cpu" | ternary (dict
-      "VLLM_CPU_KVCACHE_SPACE" "1" "VLLM_CPU_OMP_THREADS_BIND" "nobind" "VLLM_ENABLE_V1_MULTIPROCESSING" "0") dict }}
-{{- /* The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. */}}
-{{- $args := eq $profile.kind "cpu" | ternary (dict "enforce-eager" true) dict }}
+{{- $onCpus := include "stoker.vllmOnCpus" $profile.kind | fromYaml }}
+{{- $args := $onCpus | dig "args" dict }}
 {{- $slice := include "training-runtimes.sliceOf" (list $override.slice $profile) | fromYaml }}
 {{- if $slice.sleepLevel }}
   {{- $_ := set $args "enable-sleep-mode" true }}
@@ -53,7 +49,7 @@ Arguments, a list: the root context, the entry, its override, the name of their 
       "affinity" ($override.affinity | default dict)
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
-      "env" (include "stoker.overlay" (list $env $profile.env $entry.env $override.env) | fromYaml)) }}
+      "env" (include "stoker.overlay" (list ($onCpus | dig "env" dict) $profile.env $entry.env $override.env) | fromYaml)) }}
 {{- end }}
 {{- end }}
 

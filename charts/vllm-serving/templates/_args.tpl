@@ -69,20 +69,6 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-vllm-serving.onCpus: what vLLM needs on CPUs unless the user says otherwise, a YAML map of `args` and `env`; empty on
-devices. The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. Without a number it
-takes nearly all of the container's memory for its cache, and does not start where the rest is too small. It would
-compute in a process of its own, which takes memory and spins for a second after each step.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.onCpus" -}}
-{{- if eq (include "vllm-serving.accelerator" . | fromYaml).kind "cpu" }}
-args: {enforce-eager: true}
-env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_ENABLE_V1_MULTIPROCESSING: "0"}
-{{- end }}
-{{- end }}
-
-{{/*
 vllm-serving.args: arguments of vLLM's container: the chart's own flags, then the user's.
 Argument: the root context.
 */}}
@@ -91,7 +77,8 @@ Argument: the root context.
 {{- /* Two words: vLLM 0.31 does not see --config=FILE, and says nothing. */}}
 - --config
 - /config/vllm.yaml
-{{- $given := merge (deepCopy (.Values.args | default dict)) (include "vllm-serving.onCpus" . | fromYaml | dig "args" dict) }}
+{{- $kind := (include "vllm-serving.accelerator" . | fromYaml).kind }}
+{{- $given := merge (deepCopy (.Values.args | default dict)) (include "stoker.vllmOnCpus" $kind | fromYaml | dig "args" dict) }}
 {{- range $flags := list (include "vllm-serving.own" . | fromYaml) (include "vllm-serving.rlFlags" . | fromYaml) $given }}
 {{- range $flag, $value := $flags }}
 {{- if kindIs "bool" $value }}

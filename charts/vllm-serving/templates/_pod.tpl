@@ -187,7 +187,7 @@ containers:
     args:
       {{- include "vllm-serving.args" . | nindent 6 }}
     env:
-      {{- $onCpus := include "vllm-serving.onCpus" . | fromYaml | dig "env" dict }}
+      {{- $onCpus := include "stoker.vllmOnCpus" $profile.kind | fromYaml | dig "env" dict }}
       {{- $env := include "stoker.overlay" (list $onCpus $profile.env .Values.env (include "vllm-serving.ownEnv" (list . $profile) | fromYaml)) | fromYaml }}
       {{- include "stoker.variables" $env | trim | nindent 6 }}
     {{- /* vLLM listens on loopback, so the kubelet asks it through the proxy. */}}

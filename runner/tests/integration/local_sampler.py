@@ -14,10 +14,7 @@ import stoker
 
 ROOT = Path(__file__).parents[3]
 SOURCE = str(Path(stoker.__file__).parents[1])
-VLLM = {
-    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "OMP_NUM_THREADS": "1",
-}  # fmt: skip
+VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
 
 
 @contextmanager
