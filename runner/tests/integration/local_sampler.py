@@ -14,6 +14,7 @@ import stoker
 
 ROOT = Path(__file__).parents[3]
 SOURCE = str(Path(stoker.__file__).parents[1])
+# As in the runtimes for CPUs, but with one thread.
 VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
 
 

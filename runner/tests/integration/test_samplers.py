@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.local_sampler import sampler
+from runner.tests.integration.local_sampler import VLLM, sampler
 
 import stoker
 from stoker.cluster.processes import free_ports
@@ -38,7 +38,6 @@ pytestmark = pytest.mark.full  # needs vLLM's and the trainer's environments on 
 ROOT = Path(__file__).parents[3]
 POLICY = Path(__file__).with_name("policy_versions.py")
 TEMPERATURE = 0.7
-VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
 
 
 class Run:

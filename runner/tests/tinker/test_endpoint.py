@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from runner.tests.integration.local_sampler import VLLM
 from runner.tests.lab.scripts import TRAINING, environment_of, failures
 from runner.tests.tinker import vllm_stand_in
 from runner.tests.tinker.public_client import CLIENT, client_python
@@ -35,7 +36,6 @@ ROOT = HERE.parents[2]
 CASES = HERE / "endpoint_cases.py"
 KEY = "tml-" + "k" * 32
 SECONDS = 300
-VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
 
 
 def test_models_are_trained_apart_and_exactly(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
