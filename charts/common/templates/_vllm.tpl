@@ -3,13 +3,17 @@ stoker.vllmOnCpus: what vLLM needs on CPUs unless the user says otherwise, a YAM
 devices. The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. Without a number it
 takes nearly all of the container's memory for its cache, and does not start where the rest is too small. It would
 compute in a process of its own, which takes memory and spins for a second after each step: trainers may want the same
-cores.
+cores. Without a number it starts a thread for every core of the node, whatever the container's limit is; a container
+without a limit has the node's.
 Argument: the kind of the accelerator.
 */}}
 {{- define "stoker.vllmOnCpus" -}}
 {{- if eq . "cpu" }}
 args: {enforce-eager: true}
-env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_ENABLE_V1_MULTIPROCESSING: "0"}
+env:
+  OMP_NUM_THREADS: {resourceFieldRef: {resource: limits.cpu, divisor: "1"}}
+  VLLM_CPU_KVCACHE_SPACE: "1"
+  VLLM_ENABLE_V1_MULTIPROCESSING: "0"
 {{- end }}
 {{- end }}
 
