@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,28 @@ def test_a_quiet_log_that_breaks_off_is_not_shown_from_its_start(
     monkeypatch.setattr(Client, "log", quiet)
     stoker("logs", "tune", "--follow", "--tail", "0", "--role", "node-0")
     assert [0, 0] in asked.values()
+
+
+def test_a_log_without_its_past_that_ends_before_a_line_goes_on_from_when_it_was_asked_for(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_AGAIN_SECONDS", 0.01)
+    cluster.add("pods", pod())
+    asked: list[tuple[int | None, str]] = []
+
+    def silent(asking: Client, *words: str, tail: int | None, since: str, **more: Any) -> Iterator[bytes]:
+        if asking is client:  # a reader that an earlier test has left may ask, too
+            asked.append((tail, since))
+            if len(asked) == 3:
+                cluster.objects.pop(("pods", "ml", NODE_0))
+        yield from ()
+
+    monkeypatch.setattr(Client, "log", silent)
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    logs._follow_one(client, LogSource(NODE_0, "node", "node-0"), 0, lambda line: None)
+    assert [tail for tail, _ in asked] == [0, None, None, None]
+    assert asked[0][1] == ""
+    assert {before <= datetime.fromisoformat(since) <= datetime.now(UTC) for _, since in asked[1:]} == {True}
 
 
 def test_a_token_is_hidden_in_json_too(trained: Cluster) -> None:

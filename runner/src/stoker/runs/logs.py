@@ -212,11 +212,14 @@ def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callab
     """Put the lines of a container until it has ended. A log that breaks off goes on where it was."""
     # The last line's time, and how many lines have that time.
     last, stamp, at_last = _EARLIEST, "", 0
+    # With `--tail 0`, a log that breaks off before its first line goes on from here: nothing older was asked for.
+    begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if tail == 0 else ""
     while True:
         ended = _has_ended(client, source)
         try:
             again, repeats = at_last, bool(stamp)
-            asked = client.log(source.pod, source.container, follow=not ended, since=stamp, tail=tail, timestamps=True)
+            since = stamp or ("" if tail is not None else begun)
+            asked = client.log(source.pod, source.container, follow=not ended, since=since, tail=tail, timestamps=True)
             for raw in asked:
                 line = line_of(source, raw)
                 # The API server knows whole seconds only, so it begins with lines that were there before.
