@@ -126,7 +126,7 @@ BENCHMARK_ARGS ?=
 gpu_benchmark = $(python) benchmarks/gpu.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmarks
-benchmarks: benchmark-launch benchmark-async benchmark-lab benchmark-engine benchmark-fleet ## Run all benchmarks that this machine can run (about 115 min, estimated; a GPU or a release adds to it).
+benchmarks: benchmark-launch benchmark-async benchmark-lab benchmark-engine benchmark-fleet ## Run all benchmarks that this machine can run (about 140 min, estimated; a GPU or a release adds to it).
 	@$(gpu_benchmark) || [[ $$? == 77 ]] # there is no GPU, as it has said
 	@if [[ -n "$(RELEASE)" ]]; then $(MAKE) benchmark-serving; \
 	  else echo "benchmark-serving is left out: name a release: make benchmarks NAMESPACE=models RELEASE=chat"; fi
@@ -140,7 +140,7 @@ benchmark-async: ## Compare asynchronous GRPO with synchronous GRPO and with TRL
 	@$(venv) "$$venv/bin/python" benchmarks/async_grpo.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmark-lab
-benchmark-lab: ## Compare training in a notebook with TRL alone, and rollouts by vLLM with transformers', on CPU (about 20 min, estimated).
+benchmark-lab: ## Compare training in a notebook with TRL alone, and rollouts by vLLM with transformers', on CPU (about 45 min, estimated).
 	@$(python) benchmarks/lab.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmark-engine

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/async-grpo"
 LONG = ("--max_steps", "600", "--save_steps", "50")
+# Variables that samplers have on CPUs alone.
+_ON_CPUS = ("OMP_NUM_THREADS", "VLLM_CPU_", "VLLM_ENABLE_V1_MULTIPROCESSING")
 # Of the GPU's memory, what a training process may allocate in the test that runs out of it.
 _FEW_BYTES = 64 * 2**20
 # In place of the driver's library: it says that it is of CUDA 12.2, which CUDA 13 refuses.
@@ -56,10 +58,16 @@ class GpuJob(LocalJob):
 
 
 @pytest.fixture
-def job(cuda_python: Path, cuda_inputs: Path, tmp_path: Path) -> Iterator[GpuJob]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short path: on GPUs, workers load the data, and they bind sockets below TMPDIR."""
+    return tmp_path_factory.mktemp("gpu")
+
+
+@pytest.fixture
+def job(cuda_python: Path, cuda_inputs: Path, folder: Path) -> Iterator[GpuJob]:
     """A TrainJob to be run locally on a GPU. Fails the test if a process outlives it."""
-    yield GpuJob(cuda_python, cuda_inputs, tmp_path)
-    assert leftovers(tmp_path) == []
+    yield GpuJob(cuda_python, cuda_inputs, folder)
+    assert leftovers(folder) == []
 
 
 @pytest.mark.parametrize(("method", "dataset"), [("sft", "dataset"), ("dpo", "preferences")])
@@ -105,21 +113,19 @@ def sampling_runtime() -> dict[str, Any]:
             # Its own sampler would be compiled with nvcc.
             told["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
             one["args"] += ["--gpu-memory-utilization=0.2", f"--kv-cache-memory-bytes={2**28}", "--max-num-seqs=32"]
-        kept = [
-            entry for entry in one["env"] if not entry["name"].startswith("VLLM_CPU_") and entry["name"] not in told
-        ]
+        kept = [entry for entry in one["env"] if not entry["name"].startswith(_ON_CPUS) and entry["name"] not in told]
         one["env"] = [*kept, *variables(told)]
     return made
 
 
 @pytest.fixture
-def sampling(cuda_python: Path, tmp_path: Path) -> Iterator[SamplingJob]:
+def sampling(cuda_python: Path, folder: Path) -> Iterator[SamplingJob]:
     """A TrainJob with a sampler. Fails the test if a process outlives it."""
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler, by which Triton starts vLLM's kernels for adapters")
     inputs = made_once("trl", cuda_python, EXAMPLE / "adding_model.py", "--output")
-    yield SamplingJob(cuda_python, environment("lab-cuda", "cuda", runner=False), inputs, tmp_path)
-    assert leftovers(tmp_path) == []
+    yield SamplingJob(cuda_python, environment("lab-cuda", "cuda", runner=False), inputs, folder)
+    assert leftovers(folder) == []
 
 
 def test_a_sampler_shares_the_gpu_with_its_trainer(sampling: SamplingJob) -> None:
@@ -209,8 +215,8 @@ def test_a_driver_that_is_too_old_ends_the_run_at_once(job: GpuJob) -> None:
     assert "attempt 1" not in ended.output
 
 
-def test_torch_without_cuda_ends_the_run_at_once(trainer_python: Path, cuda_inputs: Path, tmp_path: Path) -> None:
-    ended = GpuJob(trainer_python, cuda_inputs, tmp_path).run("--bf16", "false")
+def test_torch_without_cuda_ends_the_run_at_once(trainer_python: Path, cuda_inputs: Path, folder: Path) -> None:
+    ended = GpuJob(trainer_python, cuda_inputs, folder).run("--bf16", "false")
     assert ended.code == 78, ended.output
     assert re.search(r"torch \S+ \(driver [\w.]+\) is built without CUDA, but the runtime is for nvidia", ended.output)
     assert "attempt 1" not in ended.output
