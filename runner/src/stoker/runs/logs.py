@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from stoker.contract.words import say
+from stoker.contract.words import say, timestamp
 from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError, ObjectRefusedError, UnreachableError
 from stoker.runs.kinds import PODS
@@ -213,12 +213,12 @@ def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callab
     # The last line's time, and how many lines have that time.
     last, stamp, at_last = _EARLIEST, "", 0
     # With `--tail 0`, a log that breaks off before its first line goes on from here: nothing older was asked for.
-    begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if tail == 0 else ""
+    begun = timestamp() if tail == 0 else ""
+    since = ""
     while True:
         ended = _has_ended(client, source)
         try:
             again, repeats = at_last, bool(stamp)
-            since = stamp or ("" if tail is not None else begun)
             asked = client.log(source.pod, source.container, follow=not ended, since=since, tail=tail, timestamps=True)
             for raw in asked:
                 line = line_of(source, raw)
@@ -244,7 +244,7 @@ def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callab
         except ClusterError as error:
             say(error.message)
             return
-        tail = None
+        since, tail = stamp or begun, None
         threading.Event().wait(_AGAIN_SECONDS)
 
 
