@@ -3,8 +3,8 @@ stoker.vllmOnCpus: what vLLM needs on CPUs unless the user says otherwise, a YAM
 devices. The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. Without a number it
 takes nearly all of the container's memory for its cache, and does not start where the rest is too small. It would
 compute in a process of its own, which takes memory and spins for a second after each step: trainers may want the same
-cores. Without a number it starts a thread for every core of the node, whatever the container's limit is; a container
-without a limit has the node's.
+cores. It would start a thread for every core of the node, whatever the container's limit is; Kubernetes gives the
+node's cores as the limit of a container that has none.
 Argument: the kind of the accelerator.
 */}}
 {{- define "stoker.vllmOnCpus" -}}
