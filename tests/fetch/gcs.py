@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from fetch.outside import Certificate
+
 
 @dataclass
 class Store:
@@ -37,8 +39,8 @@ class Store:
 
 
 @contextmanager
-def serving() -> Iterator[Store]:
-    """Serve an empty store."""
+def serving(certificate: Certificate | None = None) -> Iterator[Store]:
+    """Serve an empty store, by TLS if it has a certificate."""
     store = Store()
 
     class Handler(_Handler):
@@ -47,6 +49,8 @@ def serving() -> Iterator[Store]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     store.address = f"http://127.0.0.1:{server.server_port}"
+    if certificate:
+        certificate.wrap(server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield store

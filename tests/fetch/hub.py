@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+from fetch.outside import Certificate
+
 COMMIT = "c0ffee00" * 5
 # Larger files are kept in large file storage, whose checksum the hub tells; of others it tells Git's.
 _LARGE = 10_000
@@ -81,8 +83,8 @@ class Hub:
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1", port: int = 0) -> Iterator[Hub]:
-    """Serve an empty hub; port 0 is any that is free."""
+def serving(host: str = "127.0.0.1", port: int = 0, certificate: Certificate | None = None) -> Iterator[Hub]:
+    """Serve an empty hub, by TLS if it has a certificate; port 0 is any that is free."""
     hub = Hub()
 
     class Handler(_Handler):
@@ -91,6 +93,8 @@ def serving(host: str = "127.0.0.1", port: int = 0) -> Iterator[Hub]:
     server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
     hub.address = f"http://{host}:{server.server_port}"
+    if certificate:
+        certificate.wrap(server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from images.builder import cache
 
 from cluster import gobuild
+from fetch.outside import Certificate
 
 MODULE = Path(__file__).with_name("go")
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
@@ -39,8 +40,13 @@ def program() -> Path:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve a folder, whose subfolders are buckets, and yield the server's address."""
+def serving(folder: Path, certificate: Certificate | None = None) -> Iterator[str]:
+    """Serve a folder, whose subfolders are buckets, and yield the server's address.
+
+    Args:
+        folder: the folder.
+        certificate: the server's, to speak TLS.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -54,6 +60,8 @@ def serving(folder: Path) -> Iterator[str]:
         f"127.0.0.1:{port}",
         "--quiet",
     ]
+    if certificate:
+        command += ["--cert", certificate.chain, "--key", certificate.key]
     server = subprocess.Popen([*command, "posix", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,6 +188,8 @@ def _gs_options(request: FetchRequest) -> dict[str, Any]:
     # Otherwise the client first asks Google over gRPC for the kind of bucket, whatever the endpoint, and waits for
     # minutes if it cannot reach it. Only zonal buckets need this.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # It logs a stack trace for each request that it gives up. Our own lines tell what fails.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {"timeout": _READ_SECONDS, "requests_timeout": _READ_SECONDS}
     # Unlike the other clients, aiohttp does not look for proxies in the environment by itself.
     options["session_kwargs"] = {"trust_env": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,13 +34,19 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
         progress: grows while bytes arrive, which starts the count again.
 
     Raises:
-        RunError: no try worked (69), or another try cannot help.
+        RunError: no try worked (69), the server's certificate is not trusted (78), or another try cannot help.
     """
     tries, seen = 0, progress()
     while True:
         try:
             return action()
         except Unavailable as error:
+            if _is_distrust(error):
+                raise RunError(
+                    ExitCode.CONFIG,
+                    f"{what}: {error}: add the authority that signed the certificate of the server, or of the proxy, "
+                    "to the bundle of `outbound.caBundle`",
+                ) from error
             now = progress()
             tries, seen = (tries + 1, seen) if now <= seen else (1, now)
             if tries > len(WAITS_SECONDS):
@@ -49,6 +56,16 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
             wait = WAITS_SECONDS[tries - 1]
             say(f"{what}: {error}; trying again in {wait:.0f} s")
             time.sleep(wait)
+
+
+def _is_distrust(error: BaseException) -> bool:
+    """Return whether the server's certificate is of an authority that is unknown here."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 class Transfer:
