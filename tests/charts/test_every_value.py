@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 import subprocess
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,9 @@ BASES = {
 }
 """Values under which most others matter."""
 
+ENTRIES = {"runtimes": "trl-grpo-async", "accelerators": "nvidia"}
+"""Maps that users fill, and an entry that the charts have."""
+
 TRACE = re.compile(r"nil pointer|error calling|can't evaluate|executing \"|wrong type|<nil>|\.(tpl|yaml|txt):\d+")
 """Go's words about templates, which help nobody who writes values."""
 
@@ -41,7 +45,7 @@ class Value(NamedTuple):
 
 
 def every_value(chart: Path) -> list[Value]:
-    """Return all values of a chart and their groups; a map that users fill is one value."""
+    """Return all values of a chart and their groups; of a map that users fill, those of one entry."""
 
     def below(group: dict[str, Any], schema: dict[str, Any], prefix: str) -> Iterator[Value]:
         for name, default in group.items():
@@ -49,9 +53,29 @@ def every_value(chart: Path) -> list[Value]:
             yield Value(chart, prefix + name, default, part)
             if is_group(prefix + name, default):
                 yield from below(default, part, f"{prefix}{name}.")
+            elif name in ENTRIES and not prefix:
+                yield from of_entry(resolved(resolved(part)["additionalProperties"]), f"{name}.{ENTRIES[name]}.")
+
+    def of_entry(part: dict[str, Any], prefix: str) -> Iterator[Value]:
+        for name, one in part.get("properties", {}).items():
+            found = resolved(one)
+            yield Value(chart, prefix + name, example(found), found)
+            yield from of_entry(found, f"{prefix}{name}.")
+
+    def resolved(part: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" not in part:
+            return part
+        return resolved(reduce(getitem, part["$ref"].removeprefix("#/").split("/"), schema))
 
     schema = json.loads((chart / "values.schema.json").read_text())
     return list(below(yaml.safe_load((chart / "values.yaml").read_text()), schema, ""))
+
+
+def example(schema: dict[str, Any]) -> Any:
+    """Return a value of the type that a schema asks for."""
+    types = schema.get("type", "enum")
+    examples = {"object": {}, "array": [], "string": "x", "integer": 1, "boolean": True}
+    return schema["enum"][0] if types == "enum" else examples[types if isinstance(types, str) else types[0]]
 
 
 def means_something(value: Value, setting: Any) -> bool:
