@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from charts.helm import ROOT
 from cluster import Cluster
 
 T = TypeVar("T")
@@ -43,6 +45,13 @@ class Kube:
         if check and done.returncode != 0:
             error = UnansweredError if "Error from server (Timeout)" in done.stderr else AssertionError
             raise error(f"kubectl {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
+        return done
+
+    def stoker(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `stoker` in the namespace as the cluster's administrator; a failure carries what it printed."""
+        command = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", sys.executable, "-m", "stoker", *words]
+        done = self.cluster.run([*command, "--namespace", self.namespace], check=False, capture_output=True)
+        assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}\n{self.state()}"
         return done
 
     def apply(self, *objects: Mapping[str, Any]) -> None:

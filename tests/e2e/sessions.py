@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
@@ -33,18 +32,7 @@ except OSError:
 """
 
 
-class Rl:
-    """`stoker rl` as a user calls it."""
-
-    def __init__(self, cluster: Cluster, kube: Kube) -> None:
-        self._cluster, self._kube = cluster, kube
-
-    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run it in the tests' namespace."""
-        command = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", sys.executable, "-m", "stoker", "rl", *words]
-        done = self._cluster.run([*command, "--namespace", self._kube.namespace], check=False, capture_output=True)
-        assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-        return done
+Rl = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +58,9 @@ def trainjob(cluster: Cluster, sums: None, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rl(cluster: Cluster, kube: Kube, runtime: None) -> Iterator[Rl]:
+def rl(kube: Kube, runtime: None) -> Iterator[Rl]:
     """Calls `stoker rl`; the sessions end with the test."""
-    call = Rl(cluster, kube)
+    call = partial(kube.stoker, "rl")
     for name in NAMES:
         call("down", name, "--purge", check=False)
     yield call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -48,18 +47,6 @@ NAMES, LACKS = ("one", "two", "three"), "lacks"
 Stoker = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def stoker_in(kube: Kube) -> Stoker:
-    """Return what calls `stoker` as a user does, in a namespace."""
-
-    def call(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", sys.executable, "-m", "stoker", *words]
-        done = kube.cluster.run([*command, "--namespace", kube.namespace], check=False, capture_output=True)
-        assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}\n{kube.state()}"
-        return done
-
-    return call
-
-
 def is_told(stoker: Stoker, run: str, *words: str) -> bool:
     """Return whether `stoker explain` says all this of a run."""
     said = stoker("explain", run).stdout
@@ -77,7 +64,7 @@ def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[s
 @pytest.fixture
 def stoker(kube: Kube, runtime: None) -> Iterator[Stoker]:
     """Calls `stoker` in the tests' namespace; the sessions end with the test."""
-    call = stoker_in(kube)
+    call = kube.stoker
     yield call
     for name in NAMES:
         call("rl", "down", name, "--purge", check=False)
@@ -222,7 +209,7 @@ def _crowded() -> builders.Manifest:
 
 @pytest.mark.usefixtures("kueue")
 def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whole(crowd: Kube, tmp_path: Path) -> None:
-    stoker = stoker_in(crowd)
+    stoker = crowd.stoker
     # Each session has two pods, so the limit is the half of the quota.
     quota = {"pods": str(2 * LIMIT), "cpu": "100", "memory": "1Ti"}
     with queue(crowd, SHARED, quota, {"nodeLabels": LABEL}, preempts=False) as name:
@@ -256,7 +243,7 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
 
 
 def test_a_claim_limits_its_sessions_without_kueue_too(crowd: Kube, tmp_path: Path) -> None:
-    stoker = stoker_in(crowd)
+    stoker = crowd.stoker
     file = tmp_path / "trainjob.yaml"
     file.write_text(yaml.safe_dump(_crowded()))
     words = (str(file), "--device-claim", f"{SHARED}={CROWD_CLASS}", "--device-limit", str(LIMIT), "--wait", "0")

@@ -128,6 +128,7 @@ def test_no_request_fails_while_a_replica_goes_and_another_comes(server: Replica
     assert load["failures"] == []
     assert load["requests"] > 20
     assert {model: len(texts) for model, texts in load["said"].items()} == {"base": 1, "run-v1": 1}
+    assert load["said"]["base"] != load["said"]["run-v1"]
     assert said(server, client, "run-v1") == [200, 200], "the new one had it before it took requests"
 
 
@@ -155,6 +156,7 @@ def test_a_killed_replica_fails_no_request_but_those_whose_answer_had_begun_to_s
     assert len(streams) <= ASKERS, streams
     assert load["requests"] > 20
     assert {model: len(texts) for model, texts in load["said"].items()} == {"base": 1, "run-v1": 1}
+    assert load["said"]["base"] != load["said"]["run-v1"]
     # Whoever has lost a stream asks again.
     body = {"model": "run-v1", "prompt": "a", "max_tokens": 1, "stream": True}
     (again,) = client.ask({"url": f"{server.url}/v1/completions", "body": body})

@@ -36,7 +36,12 @@ INPUTS = ("--model_name_or_path=/inputs/model", "--dataset_name=/inputs/dataset"
 # Writes a whole model that llama.cpp knows.
 GGUF_MODEL = ROOT / "runner/tests/integration/gguf_cases.py"
 # Crashes in the first attempt.
-CRASH_ONCE = "import os, sys; sys.exit(70 if os.environ['STOKER_RESTART_ATTEMPT'] == '0' else 0)"
+CRASH_ONCE = """
+import os, sys
+attempt = os.environ["STOKER_RESTART_ATTEMPT"]
+print("this is attempt", attempt, flush=True)
+sys.exit(70 if attempt == "0" else 0)
+"""
 # Prints an object of the store; its arguments: address, access key, secret key, and the object.
 CAT = """
 import sys, s3fs
@@ -201,6 +206,20 @@ def test_a_restart_fetches_nothing_anew(runs: Mapping[str, Run]) -> None:
     run.wait_complete()
     assert run.restarts() == Restarts(1, 1)
     assert f"/workspace/model is there: {MODEL['storageUri']}, fetched for this job" in said(run, "model")
+
+
+@pytest.mark.full
+def test_one_log_has_the_lines_of_initializers_and_nodes_across_a_restart(
+    store: None, runtime: str, kube: Kube, submit: Callable[[Mapping[str, Any]], Run]
+) -> None:
+    job = trainjob("followed", [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE])
+    run = submit(with_initializers(job, model=MODEL))
+    followed = kube.stoker("logs", run.name, "--follow")
+    lines = [line.split(maxsplit=2) for line in followed.stdout.splitlines()]
+    assert {attempt for label, _, attempt in lines if label == "node-0"} == {"this is attempt 0", "this is attempt 1"}
+    said = f"/workspace/model is there: {MODEL['storageUri']}"
+    assert any(label == "model-initializer" and said in text for label, _, text in lines), followed.stdout
+    assert f"{run.name} is complete" in followed.stderr
 
 
 @pytest.mark.full

@@ -42,6 +42,7 @@ def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
     for run in runs.values():
         run.wait_steps(2, 600)
         run.hold()
+        assert "node-0 | " in rl("logs", run.name, "--role", "node", "--tail", "5").stdout
 
     # Keys.
     keys = {name: key_of(kube, name) for name in NAMES}

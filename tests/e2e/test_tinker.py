@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,9 @@ def trainjob(kube: Kube, reader: Reader, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rl(cluster: Cluster, kube: Kube, runtime: None) -> Iterator[Rl]:
+def rl(kube: Kube, runtime: None) -> Iterator[Rl]:
     """Calls `stoker rl`; the session ends with the test."""
-    call = Rl(cluster, kube)
+    call = partial(kube.stoker, "rl")
     call("down", NAME, "--purge", check=False)
     yield call
     call("down", NAME, "--purge", check=False)

@@ -156,17 +156,23 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
 
 @pytest.fixture
 def labelled(cluster: Cluster, kube: Kube) -> Iterator[Callable[[], dict[str, str]]]:
-    """Labels two nodes for the two roles when it is called; returns the nodes by role."""
+    """Labels two nodes for the two roles when it is called, and keeps all but samplers off one of them.
+
+    Returns the nodes by role.
+    """
     if len(cluster.nodes()) < 2:
         pytest.skip("this cluster has one node")
     nodes = dict(zip(("trainer", "sampler"), cluster.nodes(), strict=False))
+    taint = f"{ROLE}=sampler:NoSchedule"
 
     def label() -> dict[str, str]:
         for role, node in nodes.items():
             kube.kubectl("label", "node", node, f"{ROLE}={role}", "--overwrite")
+        kube.kubectl("taint", "node", nodes["sampler"], taint, "--overwrite")
         return nodes
 
     yield label
+    kube.kubectl("taint", "node", nodes["sampler"], f"{taint}-", check=False)
     for node in nodes.values():
         kube.kubectl("label", "node", node, f"{ROLE}-", check=False)
 

@@ -58,6 +58,15 @@ def test_all_pods_are_one_log(trained: Cluster) -> None:
     ]
 
 
+def test_initializers_are_in_the_same_log(trained: Cluster) -> None:
+    trained.add("pods", terminated(0, role="model-initializer"))
+    trained.logs["tune-model-initializer-0-0-x0k0c", "model-initializer"] = stamped((0.5, "the model is there"))
+    lines = stoker("logs", "tune").stdout.splitlines()
+    assert lines[:2] == ["model-initializer | the model is there", "node-0            | one"]
+    shown = stoker("logs", "tune", "--role", "model-initializer").stdout
+    assert shown == "model-initializer | the model is there\n"
+
+
 def test_a_part_of_the_log(trained: Cluster) -> None:
     assert stoker("logs", "tune", "--role", "node-1").stdout == "node-1 | two\nnode-1 | three\n"
     assert stoker("logs", "tune", "--role", "sampler-0/vllm").stdout == "sampler-0/vllm | served\n"
