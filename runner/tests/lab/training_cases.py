@@ -363,16 +363,18 @@ def evaluation_is_that_of_transformers() -> None:
     trainer = LoRATrainer(MODEL, QUICK)
     rows = [{"prompt": f"{a}+{b}=", "completion": str(a + b) * (1 + b)} for a, b in SUMS[:9]]
     data = CausalLMDataset(rows, tokenizer())
-    total = count = 0.0
+    total = count = right = 0.0
     for row in range(len(rows)):
         labels = data[row]["labels"]
         learned = int((labels[1:] != -100).sum())
         with torch.no_grad():
-            loss = trainer.model(input_ids=data[row]["input_ids"][None], labels=labels[None]).loss
-        total, count = total + learned * loss.item(), count + learned
+            output = trainer.model(input_ids=data[row]["input_ids"][None], labels=labels[None])
+        total, count = total + learned * output.loss.item(), count + learned
+        right += int((output.logits[0, :-1].argmax(-1) == labels[1:]).sum())  # which never is -100
     found = evaluate(trainer, rows)
     assert found["n"] == count
     assert math.isclose(found["loss"], total / count, rel_tol=1e-5), (found, total / count)
+    assert found["token_accuracy"] == right / count
     sizes = [evaluate(trainer, rows, batch_size=size)["loss"] for size in (1, 2, 9)]
     assert max(sizes) - min(sizes) <= 1e-6, sizes
 

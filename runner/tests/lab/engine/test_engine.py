@@ -23,7 +23,7 @@ def seen(request: pytest.FixtureRequest, lab_python: Path, tmp_path_factory: pyt
     family, backend = request.param
     folder = tmp_path_factory.mktemp("engine")
     found: dict[str, Any] = scripts.seen(lab_python, CASES, family, backend, folder, told=scripts.SERVING)
-    return found | {"backend": backend}
+    return found | {"family": family, "backend": backend}
 
 
 def test_the_training_model_is_the_checkpoint(seen: dict[str, Any]) -> None:
@@ -85,6 +85,9 @@ def test_every_parameter_lies_in_the_engine_and_a_copy_is_noticed(seen: dict[str
 def test_fused_layers_add_the_adapters_of_their_parts(seen: dict[str, Any]) -> None:
     if seen["backend"] == "transformers":
         return  # nothing is fused
+    # The others have adapters on their attention alone.
+    layers = {"qkv_proj", "gate_up_proj"} if seen["family"] in ("llama", "phi3") else {"qkv_proj"}
+    assert set(seen["fused"]) == layers
     assert seen["fused"]["qkv_proj"]["effect"] > 1e-3
     for layer in seen["fused"].values():
         assert layer["pair"]

@@ -1,4 +1,4 @@
-"""A stock vLLM serves the files of our LoRA layers: `python served_cases.py FOLDER`; prints what it saw as JSON.
+"""A stock vLLM serves the files of our LoRA layers: `python served_cases.py FAMILY FOLDER`; prints what it saw as JSON.
 
 Runs in an environment with vLLM and transformers.
 """
@@ -22,10 +22,10 @@ from stoker.lab.lora.injector import LoRAInjector
 PROMPT = [5, 6, 7, 8]
 
 
-def main(folder: Path) -> None:
+def main(family: str, folder: Path) -> None:
     """Compare vLLM's answer with what our layers say of it."""
-    model_path = tiny.write(folder / "model", "llama")
-    injector = LoRAInjector(LoRATrainConfig(rank=8, alpha=16, target_modules="all-linear"))
+    model_path = tiny.write(folder / "model", family)
+    injector = LoRAInjector(LoRATrainConfig(rank=8, alpha=16, target_modules=tiny.FAMILIES[family][1]))
     model = injector.inject(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32))
     for lora in injector.lora_layers.values():
         nn.init.normal_(lora.lora_b, std=0.2)
@@ -59,4 +59,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -120,6 +120,7 @@ class TransformersSampler:
                 generation_config=GenerationConfig(
                     max_new_tokens=config.max_new_tokens, do_sample=True, temperature=config.temperature, top_k=0,
                     top_p=1.0, repetition_penalty=1.0, eos_token_id=ends or None, pad_token_id=pad_token_id(tokenizer),
+                    use_cache=True,
                 ),
             )  # fmt: skip
         width = batch.ids.shape[1]
