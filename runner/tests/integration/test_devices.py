@@ -23,9 +23,13 @@ worker.leave(worker.main())
 NAMED = {"STOKER_ACCELERATOR": "nvidia"}
 # By the device node alone.
 GUESSED: dict[str, str] = {}
+FLOAT32 = ("--bf16", "false")
+FLOAT16 = ("--bf16", "false", "--fp16")
 
 
-def train(python: Path, inputs: Path, folder: Path, promise: dict[str, str], *worker: str) -> tuple[int, str]:
+def train(
+    python: Path, inputs: Path, folder: Path, promise: dict[str, str], precision: tuple[str, ...], *worker: str
+) -> tuple[int, str]:
     """Train in this process where a GPU is promised, whose device node is there.
 
     transformers refuses bf16 without a GPU, but trains in any other precision.
@@ -35,6 +39,7 @@ def train(python: Path, inputs: Path, folder: Path, promise: dict[str, str], *wo
         inputs: folder with `model` and `dataset`.
         folder: an empty folder.
         promise: the variable that promises the GPU, if one does.
+        precision: the flags for it.
         worker: words for Python that start the worker.
 
     Returns:
@@ -43,7 +48,7 @@ def train(python: Path, inputs: Path, folder: Path, promise: dict[str, str], *wo
     told = {**promise, "STOKER_WORKSPACE": str(folder)}
     paths = {"MODEL_NAME_OR_PATH": inputs / "model", "DATASET_NAME": inputs / "dataset"}
     env = {**told, **{f"STOKER_ARG_{flag}": str(path) for flag, path in paths.items()}}
-    plan = resolve(alone(env, ["nvidia0"]), ["--bf16", "false", "--max_steps", "1"])
+    plan = resolve(alone(env, ["nvidia0"]), [*precision, "--max_steps", "1"])
     pod = LocalFolder(folder / "pod")
     plan.write(pod.plan)
     done = subprocess.run(
@@ -59,17 +64,24 @@ def train(python: Path, inputs: Path, folder: Path, promise: dict[str, str], *wo
 
 
 @pytest.mark.parametrize(
-    ("promise", "words", "advice"),
+    ("promise", "precision", "words", "advice"),
     [
-        (NAMED, "the runtime is for nvidia", ""),
-        (GUESSED, "this node has nvidia devices", "set STOKER_ACCELERATOR=cpu to train on the CPU"),
+        (NAMED, FLOAT32, "the runtime is for nvidia", ""),
+        (NAMED, FLOAT16, "the runtime is for nvidia", ""),
+        (GUESSED, FLOAT32, "this node has nvidia devices", "set STOKER_ACCELERATOR=cpu to train on the CPU"),
     ],
-    ids=["of a runtime", "of a device node"],
+    ids=["of a runtime", "of a runtime, in float16", "of a device node"],
 )
 def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(
-    trainer_python: Path, inputs: Path, tmp_path: Path, promise: dict[str, str], words: str, advice: str
+    trainer_python: Path,
+    inputs: Path,
+    tmp_path: Path,
+    promise: dict[str, str],
+    precision: tuple[str, ...],
+    words: str,
+    advice: str,
 ) -> None:
-    code, reason = train(trainer_python, inputs, tmp_path, promise, "-m", "stoker.rank.worker")
+    code, reason = train(trainer_python, inputs, tmp_path, promise, precision, "-m", "stoker.rank.worker")
     assert code == 78
     # By the torch for CPUs, or by PyPI's where that is all there is.
     told = f"is built without CUDA, but {words}|cannot use the nvidia devices"
@@ -86,6 +98,6 @@ def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(
 def test_a_trainer_that_chooses_the_cpu_ends_the_run_for_good(
     trainer_python: Path, inputs: Path, tmp_path: Path, promise: dict[str, str], words: str
 ) -> None:
-    code, reason = train(trainer_python, inputs, tmp_path, promise, "-c", _PRETENDING)
+    code, reason = train(trainer_python, inputs, tmp_path, promise, FLOAT32, "-c", _PRETENDING)
     assert code == 78
     assert f"the trainer computes on cpu, but {words}" in reason

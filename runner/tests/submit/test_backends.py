@@ -266,6 +266,13 @@ def test_a_mapping_goes_to_the_trainer_as_json() -> None:
     assert config.to_args()[-2:] == ["--model_init_kwargs", '{"attn_implementation": "sdpa"}']
 
 
+def test_a_switch_of_trl_that_also_takes_options_is_a_flag_alone() -> None:
+    config = TRLConfig(method="sft", num_nodes=2, extra_args={"fsdp": True})
+    config.validate()
+    assert config.to_args() == ["trl.scripts.sft", "--fsdp"]
+    assert validate_one(manifests.trainjob(config, "run"), GPUS).problems == ()
+
+
 def test_every_problem_is_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"(?s)bf16 and fp16.*lora_r needs an adapter.*num_nodes is 0"):
         TRLConfig(fp16=True, lora_r=1, num_nodes=0).validate()
