@@ -80,6 +80,24 @@ def test_an_installed_wheel_has_the_command(built: dict[str, Path], tmp_path: Pa
     assert "trl sft (trl.scripts.sft)" in done.stdout
 
 
+@pytest.mark.full  # asks the index
+def test_a_wheel_and_an_extra_of_it_are_all_that_a_laptop_needs(built: dict[str, Path], tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    words = ["--quiet", "--disable-pip-version-check", f"stoker[cluster] @ {built['.whl'].as_uri()}"]
+    subprocess.run([python, "-m", "pip", "install", *words], check=True)
+
+    def stoker(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(tmp_path / "env" / "bin" / "stoker"), *words]
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=env)
+
+    assert stoker("trainjob", "sft", "--name", "one", "--model", "hf://a/b", "--dataset", "hf://c/d").returncode == 0
+    listed = stoker("runs")
+    assert (listed.returncode, "kubeconfig" in listed.stderr) == (78, True), listed.stderr
+    assert "Traceback" not in listed.stderr
+
+
 @pytest.mark.parametrize("chart", charts(), ids=lambda chart: str(chart.name))
 def test_a_chart_is_packaged_to_the_same_bytes(chart: Chart, tmp_path: Path) -> None:
     """From another checkout, whose files have other times."""

@@ -29,7 +29,8 @@ SETTINGS: dict[str, Any] = {
         "minReplicas": 1,
         "maxReplicas": 2,
         "waitingRequests": 1,
-        "runningRequests": 1,
+        # More than ever run at once, so that the queue alone starts another replica.
+        "runningRequests": 5,
         # Kubernetes' own window of 300 seconds holds the second replica until it has started.
         "behavior": {"scaleDown": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 15}]}},
     },

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
 from runner.tests.report.hostile import read_page
 from runner.tests.status_server import StatusServer
+from runner.tests.webhook_receiver import Receiver, receiving
 
 LONG = ("--max_steps", "150", "--save_steps", "20")
 STOPPED_EARLY = ("--max_steps", "80", "--save_steps", "10")
@@ -26,13 +28,24 @@ def own_bytes(pid: int) -> int:
 
 
 @pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    """Whom the finished run told that it ended."""
+    with receiving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def finished(
-    trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory, status_server: StatusServer
+    trainer_python: Path,
+    inputs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    status_server: StatusServer,
+    receiver: Receiver,
 ) -> LocalJob:
     """A LoRA run on two nodes that has finished."""
     job = LocalJob(trainer_python, inputs, tmp_path_factory.mktemp("finished"))
     url = f"http://127.0.0.1:{status_server.server_port}/"
-    ended = job.run(nodes=2, env={"KUBEFLOW_TRAINER_SERVER_URL": url})
+    ended = job.run(nodes=2, env={"KUBEFLOW_TRAINER_SERVER_URL": url, "STOKER_WEBHOOK": receiver.address})
     assert ended.code == 0, ended.output
     assert "trl.scripts.sft on node 1 of 2 × 1 processes, world size 2, attempt 0" in ended.output
     assert leftovers(job.folder) == []
@@ -69,6 +82,12 @@ def test_progress_of_a_run_comes_from_one_writer(finished: LocalJob, status_serv
     last = {metric["name"]: metric["value"] for metric in posts[-1]["metrics"]}
     assert (last["world_size"], last["step"]) == ("2", "20")
     assert "loss" in last
+
+
+def test_one_node_tells_the_webhook_once_how_a_run_ended(finished: LocalJob, receiver: Receiver) -> None:
+    (told,) = receiver.told
+    assert (told["event"], told["code"], told["final"]) == ("finished", 0, True)
+    assert told["output"] == str(finished.output)
 
 
 def test_a_finished_run_started_again_is_done_at_once(finished: LocalJob) -> None:

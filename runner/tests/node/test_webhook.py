@@ -2,77 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 from runner.tests.samples import plan_of
+from runner.tests.webhook_receiver import PATH, Receiver, receiving
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.node import launch, webhook
 from stoker.node.signals import Signals
 from stoker.rank.folders import Verdict
 
-PATH = "/services/T0/B0/a-secret-of-the-team"
-
-
-class Receiver(ThreadingHTTPServer):
-    """Takes what is told, or answers as it is told to."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.told: list[dict[str, Any]] = []
-        self.status, self.drip = 200, False
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}{PATH}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        assert self.path == PATH
-        assert self.headers["Content-Type"] == "application/json"
-        self.server.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        if self.server.drip:
-            # Each byte comes in time for a timeout that counts from the byte before.
-            for byte in b"HTTP/1.1 200 OK\r\n" + 100 * b"X: y\r\n":
-                self.wfile.write(bytes([byte]))
-                time.sleep(0.2)
-        self.send_response(self.server.status)
-        if self.server.status == 302:
-            self.send_header("Location", "http://127.0.0.1:1/")
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        raise AssertionError("a redirect was followed")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(proxy, raising=False)
-    server = Receiver()
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    monkeypatch.setenv("STOKER_WEBHOOK", server.address)
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with receiving() as server:
+        monkeypatch.setenv("STOKER_WEBHOOK", server.address)
+        yield server
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, workspace: Path, verdict: Verdict, node: int = 0) -> ExitCode:
