@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+
+from runner.tests import servers
 
 
 class StatusServer(HTTPServer):
@@ -38,15 +38,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the test's output clean."""
 
 
-@contextmanager
-def serving() -> Iterator[StatusServer]:
+def serving() -> AbstractContextManager[StatusServer]:
     """Serve until the end of the block."""
-    server = StatusServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return servers.serving(StatusServer())

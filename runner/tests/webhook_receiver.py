@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from runner.tests.servers import serving
 
 PATH = "/services/T0/B0/a-secret-of-the-team"
 
@@ -52,15 +52,6 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def receiving() -> Iterator[Receiver]:
+def receiving() -> AbstractContextManager[Receiver]:
     """Receive until the end of the block."""
-    server = Receiver()
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return serving(Receiver())

@@ -9,14 +9,14 @@ import base64
 import hashlib
 import json
 import re
-import threading
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from fetch.outside import Certificate
+from runner.tests.servers import serving as answering
 
 
 @dataclass
@@ -39,24 +39,19 @@ class Store:
 
 
 @contextmanager
-def serving(certificate: Certificate | None = None) -> Iterator[Store]:
-    """Serve an empty store, by TLS if it has a certificate."""
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Store]:
+    """Serve an empty store, by TLS if that is given."""
     store = Store()
 
     class Handler(_Handler):
         state = store
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     store.address = f"http://127.0.0.1:{server.server_port}"
-    if certificate:
-        certificate.wrap(server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    with answering(server):
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,7 @@
 """A stand-in for Hugging Face Hub: as much of its HTTP API as its client uses to list and download a repository.
 
+A pod runs this file alone (tests/e2e/test_notes.py), so it imports the standard library only.
+
 Paths, headers and error codes are those of huggingface_hub 2.4 (`hf_api.py`, `file_download.py`, `utils/_http.py`).
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
 import time
 from collections import Counter
@@ -16,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
-
-from fetch.outside import Certificate
 
 COMMIT = "c0ffee00" * 5
 # Larger files are kept in large file storage, whose checksum the hub tells; of others it tells Git's.
@@ -83,8 +84,8 @@ class Hub:
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1", port: int = 0, certificate: Certificate | None = None) -> Iterator[Hub]:
-    """Serve an empty hub, by TLS if it has a certificate; port 0 is any that is free."""
+def serving(host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
+    """Serve an empty hub, by TLS if that is given; port 0 is any that is free."""
     hub = Hub()
 
     class Handler(_Handler):
@@ -93,8 +94,8 @@ def serving(host: str = "127.0.0.1", port: int = 0, certificate: Certificate | N
     server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
     hub.address = f"http://{host}:{server.server_port}"
-    if certificate:
-        certificate.wrap(server)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -6,12 +6,13 @@ import select
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from runner.tests.servers import serving
 
 # A name that no resolver knows.
 STORE = "store.invalid"
@@ -19,7 +20,7 @@ STORE = "store.invalid"
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate for STORE, which is its own authority.
+    """A certificate for STORE and for loopback, which is its own authority.
 
     Attributes:
         chain: the file with it.
@@ -29,17 +30,17 @@ class Certificate:
     chain: Path
     key: Path
 
-    def wrap(self, server: ThreadingHTTPServer) -> None:
-        """Have a server speak TLS with it."""
+    def tls(self) -> ssl.SSLContext:
+        """Return what a server speaks TLS with."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.chain, self.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+        return context
 
 
 def certified(folder: Path) -> Certificate:
     """Make a certificate, valid for a day."""
     made = Certificate(folder / "ca.crt", folder / "tls.key")
-    subject = ["-subj", "/CN=authority of a test", "-addext", f"subjectAltName=DNS:{STORE}"]
+    subject = ["-subj", "/CN=authority of a test", "-addext", f"subjectAltName=DNS:{STORE},IP:127.0.0.1"]
     files: list[str | Path] = ["-out", made.chain, "-keyout", made.key]
     kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
     subprocess.run(["openssl", "req", *kind, *subject, *files], check=True, capture_output=True)
@@ -68,14 +69,9 @@ def proxying(port: int) -> Iterator[Proxy]:
         state, store = proxy, port
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     proxy.address = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(server):
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

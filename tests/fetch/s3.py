@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +38,28 @@ def program() -> Path:
         gobuild.make(folder, MODULE, "versitygw", PACKAGE, "-s -w", (), gobuild.Work())
 
     return cache.entry(cache.root() / "bin" / f"versitygw-{key}", "versitygw", build) / "versitygw"
+
+
+def put(
+    python: Path, address: str, target: str, files: Mapping[str, bytes], scratch: Path, env: Mapping[str, str] = {}
+) -> None:
+    """Put files into a bucket, or below a prefix of one.
+
+    Args:
+        python: an interpreter with s3fs.
+        address: the server's.
+        target: the bucket, or bucket and prefix.
+        files: name → content.
+        scratch: a folder for them.
+        env: more variables for the client.
+    """
+    source = scratch / target
+    for name, data in files.items():
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    words: list[str | Path] = [python, "-c", PUT, address, ACCESS_KEY, SECRET_KEY, target, source]
+    subprocess.run(words, check=True, env={**os.environ, **env})
 
 
 @contextmanager
@@ -73,7 +96,7 @@ def serving(folder: Path, certificate: Certificate | None = None) -> Iterator[st
                 assert server.poll() is None, "the S3 server ended"
                 assert time.monotonic() < deadline, "the S3 server does not listen"
                 time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(10)

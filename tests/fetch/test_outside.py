@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,32 +28,24 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> outside.Certificate
 
 @contextmanager
 def a_hub(certificate: outside.Certificate, folder: Path, clients: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    with hub.serving(certificate=certificate) as serving:
+    with hub.serving(tls=certificate.tls()) as serving:
         serving.repositories["models/shelf/tiny"] = hub.Repository(MODEL)
         yield serving.address, {"HF_ENDPOINT": STORE}
 
 
 @contextmanager
 def a_bucket(certificate: outside.Certificate, folder: Path, clients: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    with s3.serving(folder, certificate) as address, outside.proxying(urlsplit(address).port or 0) as proxy:
-        for name, data in MODEL.items():
-            (folder / "model" / name).parent.mkdir(exist_ok=True)
-            (folder / "model" / name).write_bytes(data)
-        trusting = {"AWS_CA_BUNDLE": str(certificate.chain), "HTTPS_PROXY": proxy.address}
-        subprocess.run(
-            [clients, "-c", s3.PUT, STORE, s3.ACCESS_KEY, s3.SECRET_KEY, "shelf/tiny", folder / "model"],
-            check=True,
-            env={**os.environ, **trusting},
-        )
-        keys = {"ACCESS_KEY_ID": s3.ACCESS_KEY, "SECRET_ACCESS_KEY": s3.SECRET_KEY}
-        yield address, {"ENDPOINT": STORE, **keys}
+    (buckets := folder / "buckets").mkdir()
+    with s3.serving(buckets, certificate) as address:
+        s3.put(clients, address, "shelf/tiny", MODEL, folder / "scratch", {"AWS_CA_BUNDLE": str(certificate.chain)})
+        yield address, {"ENDPOINT": STORE, "ACCESS_KEY_ID": s3.ACCESS_KEY, "SECRET_ACCESS_KEY": s3.SECRET_KEY}
 
 
 @contextmanager
 def a_google_bucket(
     certificate: outside.Certificate, folder: Path, clients: Path
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    with gcs.serving(certificate=certificate) as serving:
+    with gcs.serving(certificate.tls()) as serving:
         serving.objects = {f"shelf/tiny/{name}": data for name, data in MODEL.items()}
         yield serving.address, {"STORAGE_EMULATOR_HOST": STORE}
 

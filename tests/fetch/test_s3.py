@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from fetch.conftest import Initializer
-from fetch.s3 import ACCESS_KEY, PUT, SECRET_KEY
+from fetch.s3 import ACCESS_KEY, SECRET_KEY, put
 
 SECRET = {"ACCESS_KEY_ID": ACCESS_KEY, "SECRET_ACCESS_KEY": SECRET_KEY}
 # The larger one is put in several parts, so its ETag is no checksum.
 WEIGHTS = {"model-00001.safetensors": os.urandom(20 * 2**20), "model-00002.safetensors": os.urandom(64 * 2**20)}
 MODEL = {"config.json": b"{}", "tokenizer/chat_template.jinja": b"{{ messages }}", **WEIGHTS}
 Make = Callable[..., Initializer]
-
-
-def put(python: Path, address: str, bucket: str, files: Mapping[str, bytes], scratch: Path) -> None:
-    """Put files into a bucket."""
-    for name, data in files.items():
-        path = scratch / bucket / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    source = str(scratch / bucket)
-    subprocess.run([python, "-c", PUT, address, ACCESS_KEY, SECRET_KEY, bucket, source], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
-from runner.tests.report.hostile import read_page
+from runner.tests.report.hostile import read_page, titles
 from runner.tests.samples import check
 from runner.tests.status_server import StatusServer
 
@@ -331,8 +331,10 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
     assert max(line["staleness/max"] for line in lines) <= 2
     assert all(line["rewards/short/mean"] < 0 for line in lines)
     page, _ = read_page((job.output / "report.html").read_text())
-    titles = {"".join(found.itertext()) for found in page.iter("figcaption")}
-    assert {"Reward", "Staleness of samples (steps)", "Ratio of probabilities, trainer to samplers"} <= titles, titles
+    pictures = {*titles(page)}
+    assert {"Reward", "Staleness of samples (steps)", "Ratio of probabilities, trainer to samplers"} <= pictures, (
+        pictures
+    )
     assert "Samples" in {"".join(found.itertext()) for found in page.iter("h2")}
     # What the run published is gone with it.
     assert [*(job.workspace / "adapters").glob("*/[0-9]*")] == []

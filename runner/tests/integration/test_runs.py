@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
-from runner.tests.report.hostile import read_page
+from runner.tests.report.hostile import read_page, titles
 from runner.tests.status_server import StatusServer
 from runner.tests.webhook_receiver import Receiver, receiving
 
@@ -70,8 +70,7 @@ def test_a_run_keeps_the_metrics_of_its_steps(finished: LocalJob) -> None:
     assert all(line["loss"] > 0 and line["tokens_per_second"] > 0 and line["peak_memory_gib"] > 0 for line in lines)
     assert {"metrics.jsonl", "report.html"} <= {file["path"] for file in finished.manifest()["files"]}
     page, _ = read_page((finished.output / "report.html").read_text())
-    titles = ["".join(caption.itertext()) for caption in page.iter("figcaption")]
-    assert titles[:5] == ["Loss", "Learning rate", "Gradient norm", "Tokens per second", "Peak memory (GiB)"]
+    assert titles(page)[:5] == ["Loss", "Learning rate", "Gradient norm", "Tokens per second", "Peak memory (GiB)"]
 
 
 def test_progress_of_a_run_comes_from_one_writer(finished: LocalJob, status_server: StatusServer) -> None:

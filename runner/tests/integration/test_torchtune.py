@@ -16,7 +16,7 @@ import yaml
 from runner.tests.integration.disks import fill, make_room, small_disk
 from runner.tests.integration.jobs import leftovers
 from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob, make_tiny_llama
-from runner.tests.report.hostile import read_page
+from runner.tests.report.hostile import read_page, titles
 from runner.tests.status_server import StatusServer
 
 ROOT = Path(__file__).parents[3]
@@ -68,8 +68,7 @@ def test_a_tune_run_keeps_the_metrics_of_its_steps_as_trl_does(finished: tuple[T
     assert {line["step"]: line["loss"] for line in lines} == pytest.approx(job.losses(output), rel=1e-4)
     assert "report.html" in {file["path"] for file in job.manifest()["files"]}
     page, _ = read_page((job.output / "report.html").read_text())
-    titles = ["".join(caption.itertext()) for caption in page.iter("figcaption")]
-    assert titles[:4] == ["Loss", "Learning rate", "Tokens per second", "Peak memory (GiB)"]
+    assert titles(page)[:4] == ["Loss", "Learning rate", "Tokens per second", "Peak memory (GiB)"]
 
 
 def test_progress_of_a_tune_run_is_posted_with_speed_and_remaining_time(

@@ -53,6 +53,11 @@ class _Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+def titles(page: ElementTree.Element) -> list[str]:
+    """Return the titles of a page's pictures."""
+    return ["".join(caption.itertext()) for caption in page.iter("figcaption")]
+
+
 def read_page(text: str) -> tuple[ElementTree.Element, list[tuple[str, dict[str, str | None]]]]:
     """Return a page as XML, which is stricter than HTML, and its elements; fail if it could load or run anything."""
     root = ElementTree.fromstring(text)

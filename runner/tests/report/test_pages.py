@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from runner.tests.report.hostile import TEXTS, group, read_page, write_run
+from runner.tests.report.hostile import TEXTS, group, read_page, titles, write_run
 
 from browser.debian import NoChromiumError
 from browser.page import Page, browsing
@@ -27,10 +26,6 @@ RL = [
     }
     for step in range(1, 11)
 ]  # fmt: skip
-
-
-def titles(root: ElementTree.Element) -> list[str]:
-    return ["".join(caption.itertext()) for caption in root.iter("figcaption")]
 
 
 def test_a_report_shows_what_is_known_of_a_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
-from runner.tests.report.hostile import read_page, write_run
+from runner.tests.report.hostile import read_page, titles, write_run
 
 from stoker.commands.main import main
 from stoker.report.figures import figures_between
@@ -37,7 +37,7 @@ def test_runs_are_compared_in_one_page(tmp_path: Path) -> None:
     again = plot("--to", target, "--output", "json", first.parent, second)
     assert json.loads(again.output) == {"written": str(target)}
     root, _ = read_page(target.read_text())
-    assert ["".join(found.itertext()) for found in root.iter("figcaption")] == ["Loss"]
+    assert titles(root) == ["Loss"]
     assert ["".join(found.itertext()) for found in root.iter("li")] == ["first", "second"]
     rows = [[cell.text for cell in row] for row in root.iter("tr")]
     assert rows[1:] == [["first", "–", "–", "–", "–", "2"], ["second", "dpo", "–", "2", "0:05 min", "1"]]
