@@ -12,6 +12,7 @@ import shutil
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -392,6 +393,10 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
     refused(lambda: evaluate(trainer, [{"chosen": "a", "rejected": "b"}]), "need text")
     refused(lambda: evaluate(trainer, long), "row 0 has 301 tokens, but the model takes 128", ExitCode.BAD_DATA)
     assert trainer._hf_model is None
+    if find_spec("vllm") is None:
+        shared = LoRATrainer(MODEL, QUICK, share_weights=True)
+        refused(lambda: shared.train(TEXTS), "generating needs the Python package vllm, which is not installed")
+        assert shared._hf_model is None
     rows: list[dict[str, Any]]
     for rows in ([{"prompt": "1", "completion": "7" * 300}], [{"prompt": "1", "chosen": "2", "rejected": "7" * 300}]):
         # A cut to less would lose most of a row, and say nothing.

@@ -186,6 +186,7 @@ def test_a_misspelled_name(busy: Cluster) -> None:
 def test_a_run_of_another_tool(busy: Cluster, other_context: str) -> None:
     busy.add("jobsets", jobset("theirs"))
     told = stoker("status", "theirs", "--context", other_context, code=ExitCode.NO_INPUT).stderr
+    assert len(told.splitlines()) == 1
     assert "is a JobSet that no TrainJob made" in told
     assert "`kubectl get jobset theirs --context 'team a' --namespace ml`" in told
 

@@ -13,9 +13,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from runner.tests.lab.engine import tiny
+from transformers import AutoModelForCausalLM
 
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.engine import TrainableEngine
@@ -78,10 +80,13 @@ def main(folder: Path) -> None:
         "other base": lambda: engine.load_lora(folder / "adapter"),
         "vLLM itself": lambda: engine.llm,
     }
-    said = told(attempts)
+    with mock.patch.object(AutoModelForCausalLM, "from_pretrained") as loading:
+        said = told(attempts)
     unchanged = all(torch.equal(a, b) for a, b in zip(before, engine.injector.get_trainable_params(), strict=True))
     auto = str(start(half, dtype="auto").model.dtype)
-    print(json.dumps({"said": said, "unchanged": unchanged, "auto": auto, "closed": after_its_end(engine, folder)}))
+    closed = after_its_end(engine, folder)
+    found = {"said": said, "loaded": loading.call_count, "unchanged": unchanged, "auto": auto, "closed": closed}
+    print(json.dumps(found))
 
 
 def told(attempts: Mapping[str, Callable[[], object]]) -> dict[str, str]:

@@ -52,6 +52,10 @@ def test_it_says_what_to_do(seen: dict[str, Any], case: str) -> None:
     assert SAID[case] in seen["said"][case]
 
 
+def test_no_model_was_loaded_to_refuse_it(seen: dict[str, Any]) -> None:
+    assert seen["loaded"] == 0
+
+
 def test_a_step_that_fails_leaves_the_adapter_as_it_was(seen: dict[str, Any]) -> None:
     assert seen["unchanged"]
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -329,6 +330,10 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
     refused(lambda: run(reward=lambda completions: []).train(PROMPTS, 1), "give it **kwargs")
     assert training.policy._trainer is not None
     assert training.policy._trainer._hf_model is None
+    if find_spec("vllm") is None:
+        served = run(sampler="vllm")
+        refused(lambda: served.train(PROMPTS, 1), "generating needs the Python package vllm, which is not installed")
+        assert getattr(served.policy._trainer, "_hf_model", None) is None
     refused(lambda: run(reward=lambda **_: [1.0]).train(PROMPTS, 1), "returned 1 rewards for 8 completions")
     refused(lambda: run(reward=lambda prompts, **_: [math.nan] * len(prompts)).train(PROMPTS, 1), "returned nan")
     silent = run(reward=lambda prompts, **_: [None] * len(prompts))
