@@ -87,14 +87,8 @@ def _replace(job: RolloutJob, process: subprocess.Popen[bytes], case: RolloutCas
     job.slow.unlink()
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=str(case), marks=() if case in LOCAL_OFTEN else pytest.mark.matrix)
-        for case in ON_SIGNAL
-        if case.nodes
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", [case for case in ON_SIGNAL if case.nodes], ids=str)
 def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
     rollouts: RolloutJob, case: RolloutCase
 ) -> None:

@@ -15,4 +15,4 @@ CASES = Path(__file__).with_name("served_cases.py")
 def test_vllm_serves_the_adapter(lab_python: Path, tmp_path: Path, family: str) -> None:
     found = seen(lab_python, CASES, family, tmp_path, told=SERVING)
     assert found["distance"] <= 1e-3
-    assert found["from the base"] >= 0.5
+    assert found["from the base"] >= 0.1  # a hundred times as far
