@@ -28,6 +28,13 @@ _ARGUMENTS = (
 # Key → its code, its number and the text it writes.
 _KEYS = {"Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), " ": ("Space", 32, " ")}
 
+# What Chromium answers when a page leaves while it is asked.
+_NAVIGATED = "Inspected target navigated or closed"
+
+
+class _NavigatedError(Exception):
+    """The page that was asked has left."""
+
 
 class Page:
     """A page of a running browser.
@@ -87,9 +94,15 @@ class Page:
     def wait_for(self, script: str) -> None:
         """Wait until a JavaScript expression is true."""
         deadline = time.monotonic() + _SECONDS
-        while not self.run(f"Boolean({script})"):
+        while not self._is_true(script):
             assert time.monotonic() < deadline, f"never true: {script}"
             time.sleep(0.05)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.run(f"Boolean({script})"))
+        except _NavigatedError:
+            return False  # the page asked made way for the next
 
     def picture(self, path: Path) -> None:
         """Write the whole page as PNG, without what is empty below it."""
@@ -109,6 +122,8 @@ class Page:
         number = self._number
         self._until(lambda: bool(answers), lambda got: answers.append(got) if got.get("id") == number else None)
         (answer,) = answers
+        if answer.get("error", {}).get("message") == _NAVIGATED:
+            raise _NavigatedError
         assert "error" not in answer, f"{method}: {answer['error']}"
         result: dict[str, Any] = answer["result"]
         return result
