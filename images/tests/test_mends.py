@@ -1,14 +1,13 @@
-"""No fork: an environment's vLLM is the wheel that its project released, but for the lines that mend.py replaces."""
+"""No fork: an environment's vLLM is the wheel that its project released, but for the files that mend.py mends."""
 
 from __future__ import annotations
 
 import json
 import runpy
 import subprocess
-import sys
 
 import pytest
-from images.builder import ROOT, mends
+from images.builder import ROOT, hostvenv, mends
 
 # Files that are not as the wheel's record has them, and files that it does not have.
 LOOK = """
@@ -31,8 +30,7 @@ print(json.dumps([changed, added]))
 @pytest.mark.parametrize("image", ["vllm", "lab", "lab-next"])
 def test_vllm_is_the_released_one_but_for_what_is_mended(image: str) -> None:
     folder = ROOT / "images" / image
-    made = subprocess.run([sys.executable, folder / "venv"], check=True, stdout=subprocess.PIPE, text=True)
-    python = f"{made.stdout.strip()}/bin/python"
+    python = hostvenv.stack(folder, "cpu") / "bin" / "python"
     changed, added = json.loads(subprocess.run([python, "-c", LOOK], check=True, stdout=subprocess.PIPE).stdout)
     assert added == []
     programs = [runpy.run_path(str(path)) for path in mends.programs(folder)]
