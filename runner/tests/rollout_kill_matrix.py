@@ -7,7 +7,7 @@ the same cases, as far as both have what is hit.
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,23 +75,19 @@ ROLLOUT_CASES = [
     *(RolloutCase(hit, number) for hit in HITS for number in (signal.SIGTERM, signal.SIGKILL)),
     RolloutCase(DISK, None),
 ]
-# What `make test-full` plays, beside the disk of local processes: in each place other cases. Nodes are lost on the
-# cluster alone: locally that takes five minutes.
-LOCAL_OFTEN = (
-    RolloutCase(SAMPLER, signal.SIGKILL),
-    RolloutCase(WATCHER, signal.SIGTERM),
-)
-CLUSTER_OFTEN = (
+# What `make test-full` plays on the cluster. Of local processes it plays the disk alone: the others take ten minutes.
+OFTEN = (
     RolloutCase(SAMPLER, signal.SIGTERM),
     RolloutCase(VLLM, signal.SIGKILL),
+    RolloutCase(WATCHER, signal.SIGTERM),
     RolloutCase(EVERYTHING, signal.SIGKILL),
 )
 # `stoker local` has no proxy.
 LOCAL_CASES = [case for case in ROLLOUT_CASES if case.hit != PROXY]
 
 
-def in_two_runs(cases: Sequence[RolloutCase], often: Collection[RolloutCase]) -> list[Any]:
+def in_two_runs(cases: Sequence[RolloutCase]) -> list[Any]:
     """Return the parameters of a test that plays cases in one run: those of `make test-full`, and the others."""
-    played = [case for case in cases if case in often]
-    others = [case for case in cases if case not in often]
+    played = [case for case in cases if case in OFTEN]
+    others = [case for case in cases if case not in OFTEN]
     return [pytest.param(played, id="some"), pytest.param(others, id="others", marks=pytest.mark.matrix)]

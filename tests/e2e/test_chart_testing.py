@@ -18,7 +18,7 @@ from e2e.serving import fixtures
 from e2e.serving.server import Client
 
 CATALOGUE = "charts/training-runtimes/ci"
-WAYS = ("default", "cpu", "namespaced", "nvidia-dra", "policies", "side-by-side")
+WAYS = ("cpu", "namespaced", "policies", "side-by-side")
 """Values that differ in how a catalogue is installed; others differ in its runtimes, which `test_catalogue` admits."""
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from runner.tests.kill_matrix import CLUSTER, recorded
 from runner.tests.rollout_kill_matrix import (
-    CLUSTER_OFTEN,
     DISK,
     EVERYTHING,
+    OFTEN,
     PROXY,
     ROLLOUT_CASES,
     SAMPLER,
@@ -50,7 +50,7 @@ OF_SAMPLERS = [case for case in ROLLOUT_CASES if case.samplers and not case.node
 PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
 
 
-@pytest.mark.parametrize("cases", in_two_runs(OF_SAMPLERS, CLUSTER_OFTEN))
+@pytest.mark.parametrize("cases", in_two_runs(OF_SAMPLERS))
 def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(
     submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader, cases: Sequence[RolloutCase]
 ) -> None:
@@ -91,7 +91,7 @@ def replace(run: SumsRun, kube: Kube, strikers: Sequence[Striker], case: Rollout
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=str(case), marks=() if case in CLUSTER_OFTEN else pytest.mark.matrix)
+        pytest.param(case, id=str(case), marks=() if case in OFTEN else pytest.mark.matrix)
         for case in ROLLOUT_CASES
         if case.nodes
     ],

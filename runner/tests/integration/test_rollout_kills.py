@@ -23,7 +23,6 @@ from runner.tests.kill_matrix import LOCAL, cell, recorded
 from runner.tests.rollout_kill_matrix import (
     DISK,
     LOCAL_CASES,
-    LOCAL_OFTEN,
     SAMPLER,
     VLLM,
     WATCHER,
@@ -47,7 +46,8 @@ def rollouts(trainer_python: Path, vllm_python: Path, inputs: Path, tmp_path: Pa
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("cases", in_two_runs(OF_SAMPLERS, LOCAL_OFTEN))
+@pytest.mark.matrix
+@pytest.mark.parametrize("cases", in_two_runs(OF_SAMPLERS))
 def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(
     rollouts: RolloutJob, cases: Sequence[RolloutCase]
 ) -> None:

@@ -17,7 +17,7 @@ from stoker.serve.slices.permits import Fencing, way_to_park
 from stoker.serve.slices.record import Record
 from stoker.serve.slices.turns import Rules, Turns
 
-RUNS = [300, pytest.param(20_000, marks=pytest.mark.full)]
+RUNS = [300, pytest.param(5_000, marks=pytest.mark.full)]
 KIND = World(2, Rules(poll=0.25, quantum=4.0))
 HARSH = World(
     2,
