@@ -287,6 +287,16 @@ def told(job: LocalJob) -> dict[str, str]:
     }
 
 
+def another_model(job: LocalJob) -> Path:
+    """Return a model with the layers of the job's and slightly different weights."""
+    folder = shutil.copytree(job.inputs / "model", job.folder / "another", dirs_exist_ok=True)
+    (path,) = folder.glob("*.safetensors")
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    path.write_bytes(content[:start] + bytes(byte ^ 1 for byte in content[start:]))
+    return folder
+
+
 def args(sampler: str, *more: str) -> list[str]:
     """Return the trainer's arguments for a short run."""
     short = ("--num_generations", "4", "--max_completion_length", "6", "--max_staleness", "2", "--guard_every", "2")
@@ -485,6 +495,11 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
         (78, ("--eval_strategy", "steps"), r"128 tokens, but the longest prompt \(row 1 of the evaluation data\) has"),
         (78, ("--max_staleness", "8"), "it has room for 8 adapters at a time, but the run needs 10: raise lora.max"),
         (78, ("--lora_r", "32"), "it takes adapters up to rank 16, but the run's have 32: raise lora.maxRank"),
+        (
+            78,
+            ("--model_name_or_path", "{another}"),
+            "it serves another base model .base: its weights have other values.: give trainer and samplers the same",
+        ),
         (65, ("--tools", "my_rewards:add"), "holds text, which cannot show tools: write prompts as"),
         (
             78,
@@ -504,6 +519,7 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
         "long prompt to evaluate",
         "max_loras",
         "rank",
+        "another base model",
         "text with tools",
         "template",
         "reward",
@@ -514,7 +530,7 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
 def test_what_cannot_work_is_one_message_before_the_first_step(
     job: LocalJob, sampler: Sampler, code: int, asked: tuple[str, ...], said: str
 ) -> None:
-    asked = tuple(word.format(inputs=job.inputs) for word in asked)
+    asked = tuple(word.format(inputs=job.inputs, another=another_model(job)) for word in asked)
     process = job.start(*args(sampler.address, "--max_steps", "3", *asked), env=told(job))
     last = job.output / "last-error.json"
     job.wait_for(lambda: last.exists() or process.poll() is not None, process)

@@ -19,6 +19,8 @@ from runner.tests.integration.rollout_fakes import TinyFleet
 from runner.tests.json_answers import JsonAnswers
 from transformers import AutoTokenizer
 
+from stoker.serve.adapters.files import read_base_model
+
 BASE = "base"
 
 
@@ -30,6 +32,7 @@ class Handler(JsonAnswers, BaseHTTPRequestHandler):
     adapters: Path
     key: str
     loaded: dict[str, int]
+    fingerprint: str
     answered: Path | None = None
 
     def do_GET(self) -> None:
@@ -82,7 +85,7 @@ class Handler(JsonAnswers, BaseHTTPRequestHandler):
         return True
 
     def _shown(self, **more: bool) -> None:
-        server = {"max_loras": 8, "max_rank": 16}
+        server = {"max_loras": 8, "max_rank": 16, "fingerprint": self.fingerprint}
         self.answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server, **more})
 
 
@@ -93,6 +96,7 @@ if __name__ == "__main__":
     Handler.answered = Path(more[1]) if more else None
     Handler.fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), 1)
     Handler.adapters, Handler.loaded = Path(adapters), {}
+    Handler.fingerprint = read_base_model(Path(model)).fingerprint
     Handler.key = os.environ.get("STOKER_SAMPLERS_API_KEY", "")
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     print(server.server_port, flush=True)
