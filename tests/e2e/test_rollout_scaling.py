@@ -118,4 +118,5 @@ def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums
     assert run.replicas(two + 4) == {*names[:2]}
     ready = [line["samplers/ready"] for line in run.metrics()]
     assert max(ready[three : two + 1]) == 3.0
-    assert ready[-1] == 2.0
+    # One that loads a version late, as where other tests take the processor, is not ready in that step.
+    assert max(ready[two + 4 :]) == 2.0
