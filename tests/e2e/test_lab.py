@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from runner.tests.integration.environments import TINY_INPUTS
+from runner.tests.integration.harness_cases import TASK
 
 from builders import variables
 from e2e.kube import Kube, condition
 from e2e.pods import CONTAINER_SECURITY, POD_SECURITY, claim_mounts, claim_volumes
 from e2e.registry import Image
-from e2e.serving.fixtures import MODELS, Install
+from e2e.serving.fixtures import ADAPTERS, MODELS, Install
+from e2e.serving.server import Server
 
 pytestmark = pytest.mark.full  # trainer and server in one image: gigabytes to build and to load
 
@@ -22,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples/lab/unified_training.py"
 # A user that no image knows.
 USER = 1234567
+OF_MODELS = f"/claims/{MODELS}"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 # What a policy says, as JSON in a line of its own. Its arguments: model or address, and more of Policy's arguments.
 ASK = """
@@ -34,6 +37,27 @@ with Policy(where, **more) as policy:
     answers = policy.generate(questions, max_tokens=8, temperature=0.0)
 print(json.dumps({"said": [answer.token_ids for answer in answers]}))
 """
+# Trains an adapter, publishes it, writes its name, and says what it answers. Its arguments: model, folder of versions.
+TRAIN = """
+import json, sys
+from stoker.lab import LoRATrainConfig, Policy
+
+questions = [f"What is the symbol of {element}?" for element in ("iron", "gold", "tin")]
+config = LoRATrainConfig(rank=8, learning_rate=1e-2, num_epochs=20, gradient_accumulation_steps=1)
+with Policy(sys.argv[1], config) as policy:
+    policy.train([{"prompt": question, "completion": " none"} for question in questions])
+    name = policy.publish(sys.argv[2], "lab")
+    answers = policy.generate(questions, max_tokens=8, temperature=0.0)
+print(json.dumps({"said": [answer.token_ids for answer in answers]}))
+json.dump({"name": name}, open("name.json", "w"))
+"""
+# A task of lm-evaluation-harness, and rows that are held out.
+ELEMENTS = {"iron": "Fe", "gold": "Au", "tin": "Sn", "lead": "Pb"}
+QUESTION = "What is the symbol of {}?"
+SYMBOLS = [
+    {"question": QUESTION.format(name), "choices": [right, "Xe"], "right": 0} for name, right in ELEMENTS.items()
+]
+HELD_OUT = [{"prompt": QUESTION.format(name), "completion": f" {right}"} for name, right in ELEMENTS.items()]
 # What JupyterLab answers without its token: its version, and nothing else.
 LOOK = """
 import json, urllib.error, urllib.request
@@ -117,10 +141,18 @@ def run(lab_image: Image) -> Iterator[Runs]:
         kube.delete(kind, name)
 
 
+def lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a file of them."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 def scripts() -> dict[str, Any]:
     """Return what pods find at /scripts."""
     texts = {path.name: path.read_text() for path in (SCRIPT, TINY_INPUTS)}
-    data = {**texts, "ask.py": ASK}
+    # JSON is YAML too.
+    task = json.dumps({**TASK, "task": "symbols", "dataset_kwargs": {"data_files": {"test": "/scripts/symbols.jsonl"}}})
+    own = {"ask.py": ASK, "train.py": TRAIN, "symbols.yaml": task, "symbols.jsonl": lines(SYMBOLS)}
+    data = {**texts, **own, "held-out.jsonl": lines(HELD_OUT)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lab-scripts"}, "data": data}
 
 
@@ -151,26 +183,63 @@ def test_jupyterlab_starts_as_any_user(lab_image: Image, kube: Kube) -> None:
         kube.delete("configmap", "lab-scripts")
 
 
-def test_the_same_script_asks_a_release_by_its_url(
-    run: Runs, install: Install, models: str, helm: Callable[..., str]
-) -> None:
+@pytest.fixture(scope="module")
+def release(install: Install, models: str, helm: Callable[..., str]) -> Iterator[Server]:
+    """A release that serves a run's adapter as `first`, and what is published."""
     server = install(
         "by-url", "--set", "replicas=1", "--set", f"model.claim.name={models}", "--set", "model.name=base",
         "--set-json", "adapters=" + json.dumps([{"name": "first", "claim": models, "path": "output"}]),
+        "--set", f"published.claim={ADAPTERS}", "--set", "lora.maxRank=8",
     )  # fmt: skip
-    folder = f"/claims/{MODELS}"
-    asked = [
-        (server.url, {"name": "first"}),
-        (server.url, {}),
-        (f"{folder}/model", {"adapter": f"{folder}/output"}),
-    ]
-    command = "\n".join(f"python /scripts/ask.py {where} '{json.dumps(more)}'" for where, more in asked)
-    key = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "model-key", "key": "api-key"}}}
-    printed = run(server.kube, "lab-by-url", command, claims=[models], env=[key])
+    yield server
     helm("uninstall", "by-url", "--namespace", server.kube.namespace, "--wait")  # it would stay as long as the models
-    lines = [json.loads(line)["said"] for line in printed.splitlines() if line.startswith('{"said"')]
-    served, base, here = lines
+
+
+def said_by(run: Runs, server: Server, name: str, *commands: str) -> list[Any]:
+    """Return what commands of a Job said in turn, which has the key of a release, the models and what is published."""
+    key = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "model-key", "key": "api-key"}}}
+    printed = run(server.kube, name, "\n".join(commands), claims=[MODELS, ADAPTERS], env=[key])
+    return [json.loads(line)["said"] for line in printed.splitlines() if line.startswith('{"said"')]
+
+
+def test_the_same_script_asks_a_release_by_its_url(run: Runs, release: Server) -> None:
+    asked = [
+        (release.url, {"name": "first"}),
+        (release.url, {}),
+        (f"{OF_MODELS}/model", {"adapter": f"{OF_MODELS}/output"}),
+    ]
+    commands = [f"python /scripts/ask.py {where} '{json.dumps(more)}'" for where, more in asked]
+    served, base, here = said_by(run, release, "lab-by-url", *commands)
     # The adapter says the same wherever it is asked, and not what the base model says.
     assert served == here
     assert served != base
     assert all(served)
+
+
+def test_what_it_trains_a_release_serves(run: Runs, release: Server) -> None:
+    published = f"/claims/{ADAPTERS}/adapters"
+    trained, served, base = said_by(
+        run, release, "lab-published",
+        f"python /scripts/train.py {OF_MODELS}/model {published}",
+        f'python /scripts/ask.py {release.url} "$(cat name.json)"',
+        f"python /scripts/ask.py {release.url} '{{}}'",
+        f"rm -r {published}/lab",
+    )  # fmt: skip
+    assert served == trained
+    assert served != base
+
+
+def test_a_result_is_measured_at_a_release_as_it_is_here(run: Runs, release: Server) -> None:
+    measured = "--tasks symbols --include-path tasks --data /scripts/held-out.jsonl"
+    here, served = said_by(
+        run, release, "lab-evaluate",
+        f"mkdir tasks; cp /scripts/symbols.* tasks; cp -r {OF_MODELS}/output result",
+        f"stoker evaluate result {measured} --base {OF_MODELS}/model",
+        f"stoker evaluate result {measured} --base {OF_MODELS}/model --server {release.url} --model first",
+        """python -c 'import json; [print(json.dumps({"said": one})) for one in """
+        """json.load(open("result/evaluation.json"))["evaluations"]]'""",
+    )  # fmt: skip
+    assert served["of"] == "first"
+    assert served["tasks"] == here["tasks"]
+    assert served["held_out"]["tokens"] == here["held_out"]["tokens"] > 0
+    assert served["held_out"]["loss"] == pytest.approx(here["held_out"]["loss"], rel=1e-3)

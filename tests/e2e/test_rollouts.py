@@ -26,11 +26,15 @@ SIXTY_STEPS = {
 
 
 def steps_of(run: SumsRun, steps: int, samples: int = 128) -> list[dict[str, Any]]:
-    """Return what a run wrote of each step, whose samples must all have been young enough."""
+    """Return what a run wrote of each step: samples that were young enough, and of each group once, none left out."""
     lines = run.metrics()
     assert [line["step"] for line in lines] == [*range(1, steps + 1)]
     assert max(line["staleness/max"] for line in lines) <= 4
     assert {sum(line["staleness/histogram"][:5]) for line in lines} == {float(samples)}
+    state = json.loads(run.text(f"output/checkpoint-{steps}/rollouts.json"))
+    # Ordinals of groups: those below the frontier, and a few above it.
+    trained = [*range(state["frontier"]), *state["above"]]
+    assert len({*trained}) == len(trained) == steps * samples // 8
     return lines
 
 

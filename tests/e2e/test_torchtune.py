@@ -64,6 +64,9 @@ def test_torchtune_trains_on_two_pods_to_complete(runs: Mapping[str, Run], reade
     weights = {"full": "model-00001-of-00001.safetensors", "lora": "adapter_model.safetensors"}
     assert files & {*weights.values()} == {weights[method]}
     assert run.restarts().total == 0
+    told = run.kube.stoker("status", run.name).stdout
+    assert "(torchtune), 2 nodes" in told
+    assert f"step {manifest['steps']}" in told, told
 
 
 def command_of(run: Run) -> list[str]:
