@@ -22,6 +22,7 @@ from runner.tests.samples import check
 from runner.tests.status_server import StatusServer
 
 from stoker.contract.variables import GRACE_PERIOD_UNTOLD
+from stoker.contract.weights import read_header
 
 ROOT = Path(__file__).parents[3]
 # How often the guard looks in these runs.
@@ -291,8 +292,7 @@ def another_model(job: LocalJob) -> Path:
     """Return a model with the layers of the job's and slightly different weights."""
     folder = shutil.copytree(job.inputs / "model", job.folder / "another", dirs_exist_ok=True)
     (path,) = folder.glob("*.safetensors")
-    content = path.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
+    start, content = 8 + len(read_header(path)), path.read_bytes()
     path.write_bytes(content[:start] + bytes(byte ^ 1 for byte in content[start:]))
     return folder
 
