@@ -16,11 +16,25 @@ from runner.tests.servers import serving
 
 # A name that no resolver knows.
 STORE = "store.invalid"
+# `openssl req` makes no certificate that is over.
+_AUTHORITY = """
+[ca]
+default_ca = own
+[own]
+database = {folder}/index
+new_certs_dir = {folder}
+serial = {folder}/serial
+default_md = sha256
+policy = any
+copy_extensions = copy
+[any]
+commonName = supplied
+"""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate for STORE and for loopback, which is its own authority.
+    """A certificate for a host and for loopback, which is its own authority.
 
     Attributes:
         chain: the file with it.
@@ -37,14 +51,31 @@ class Certificate:
         return context
 
 
-def certified(folder: Path) -> Certificate:
-    """Make a certificate, valid for a day."""
+def certified(folder: Path, name: str = STORE, days: tuple[str, str] | None = None) -> Certificate:
+    """Make a certificate.
+
+    Args:
+        folder: where its files go.
+        name: the host that has it.
+        days: its first and its last moment, as YYMMDDHHMMSSZ; otherwise it is valid for a day.
+    """
     made = Certificate(folder / "ca.crt", folder / "tls.key")
-    subject = ["-subj", "/CN=authority of a test", "-addext", f"subjectAltName=DNS:{STORE},IP:127.0.0.1"]
-    files: list[str | Path] = ["-out", made.chain, "-keyout", made.key]
-    kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
-    subprocess.run(["openssl", "req", *kind, *subject, *files], check=True, capture_output=True)
+    subject = ["-subj", "/CN=authority of a test", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1"]
+    kind: list[str | Path] = ["-newkey", "rsa:2048", "-nodes", "-keyout", made.key]
+    if days is None:
+        _openssl("req", "-x509", "-days", "1", *kind, *subject, "-out", made.chain)
+        return made
+    (folder / "index").touch()
+    (folder / "ca.cnf").write_text(_AUTHORITY.format(folder=folder))
+    _openssl("req", *kind, *subject, "-out", folder / "request")
+    authority: list[str | Path] = ["-selfsign", "-keyfile", made.key, "-config", folder / "ca.cnf", "-create_serial"]
+    _openssl("ca", "-batch", "-notext", *authority, "-in", folder / "request", "-out", made.chain,
+             "-startdate", days[0], "-enddate", days[1])  # fmt: skip
     return made
+
+
+def _openssl(*words: str | Path) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -85,4 +86,23 @@ def test_an_authority_that_the_bundle_lacks_is_answered_with_what_to_do(
     with behind_a_proxy(certificate, clients, tmp_path / "store", scheme) as (_, env):
         code, output = initializer(**env).run("model", f"{scheme}://shelf/tiny")
         assert (code, "to the bundle of `outbound.caBundle`" in output) == (78, True), output
+        assert "trying again" not in output
+
+
+@pytest.mark.parametrize(
+    ("flaw", "remedy"),
+    [
+        ({"days": ("240101000000Z", "240102000000Z")}, "renew the certificate of the server, or of the proxy"),
+        ({"name": "another.invalid"}, "ask the server by a name that its certificate has"),
+    ],
+)
+def test_a_trusted_certificate_that_is_over_or_of_another_host_is_told_apart(
+    clients: Path, initializer: Make, tmp_path: Path, flaw: dict[str, Any], remedy: str
+) -> None:
+    certificate = outside.certified(tmp_path, **flaw)
+    with behind_a_proxy(certificate, clients, tmp_path / "store", "hf") as (_, env):
+        container = initializer(**env, **dict.fromkeys(BUNDLE, str(certificate.chain)))
+        code, output = container.run("model", "hf://shelf/tiny")
+        assert (code, remedy in output) == (78, True), output
+        assert "outbound.caBundle" not in output
         assert "trying again" not in output

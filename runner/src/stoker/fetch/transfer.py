@@ -23,6 +23,15 @@ _AT_ONCE = 4
 _PROGRESS_SECONDS = 10.0
 # A file that arrives broken this often is broken in the source.
 _BROKEN_TRIES = 3
+# What OpenSSL says of a certificate, and what to do: its crypto/x509/x509_txt.c, and Python's names of hosts.
+_CERTIFICATES = {
+    "has expired": "renew the certificate of the server, or of the proxy",
+    "not yet valid": "set the clock of the node, or use the certificate later",
+    "mismatch": "ask the server by a name that its certificate has, or give it one for this name",
+}
+_UNKNOWN_AUTHORITY = (
+    "add the authority that signed the certificate of the server, or of the proxy, to the bundle of `outbound.caBundle`"
+)
 
 
 def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
@@ -34,19 +43,15 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
         progress: grows while bytes arrive, which starts the count again.
 
     Raises:
-        RunError: no try worked (69), the server's certificate is not trusted (78), or another try cannot help.
+        RunError: no try worked (69), the server's certificate is refused (78), or another try cannot help.
     """
     tries, seen = 0, progress()
     while True:
         try:
             return action()
         except Unavailable as error:
-            if _is_distrust(error):
-                raise RunError(
-                    ExitCode.CONFIG,
-                    f"{what}: {error}: add the authority that signed the certificate of the server, or of the proxy, "
-                    "to the bundle of `outbound.caBundle`",
-                ) from error
+            if remedy := _remedy_for_a_certificate(error):
+                raise RunError(ExitCode.CONFIG, f"{what}: {error}: {remedy}") from error
             now = progress()
             tries, seen = (tries + 1, seen) if now <= seen else (1, now)
             if tries > len(WAITS_SECONDS):
@@ -58,14 +63,15 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
             time.sleep(wait)
 
 
-def _is_distrust(error: BaseException) -> bool:
-    """Return whether the server's certificate is of an authority that is unknown here."""
+def _remedy_for_a_certificate(error: BaseException) -> str:
+    """Return what to do about a server's certificate; empty if none was refused."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(cause):
-            return True
+            said = str(cause)
+            return next((remedy for words, remedy in _CERTIFICATES.items() if words in said), _UNKNOWN_AUTHORITY)
         cause = cause.__cause__ or cause.__context__
-    return False
+    return ""
 
 
 class Transfer:
