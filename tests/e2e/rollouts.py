@@ -180,9 +180,13 @@ class SumsRun(Run):
         """Let answers be rewarded again."""
         self._execute("rm", "-f", f"/workspace/{HOLD}")
 
-    def fill(self, folder: str) -> None:
-        """Leave no room on the disk of a folder of its workspace."""
-        self._execute("sh", "-c", f"dd if=/dev/zero of=/workspace/{folder}/filler bs=4k || true")
+    def keep_full(self, folder: str) -> None:
+        """Leave no room on the disk of a folder of its workspace until its first node ends.
+
+        Whatever is removed from the disk meanwhile leaves none either.
+        """
+        fill = f"dd if=/dev/zero of=/workspace/{folder}/filler bs=4k oflag=append conv=notrunc"
+        self._execute("sh", "-c", f"{fill}; while sleep 0.05; do {fill}; done > /dev/null 2>&1 &")
 
     def _execute(self, *command: str) -> None:
         """Run a command in its first node: at once, where a pod of our own would take some steps to start."""

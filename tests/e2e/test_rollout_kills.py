@@ -146,7 +146,7 @@ def test_a_disk_that_takes_no_version_ends_the_run_and_costs_no_checkpoint(
             kube.kubectl("patch", "trainjob", run.name, "--type=merge", "--patch", '{"spec": {"suspend": false}}')
             run.hold(FIRST_HIT)
             run.wait_steps(FIRST_HIT, seconds=600)
-            run.fill("adapters")
+            run.keep_full("adapters")
             run.release()
             run.wait_failed(seconds=600)
             error = json.loads(run.text("output/last-error.json"))

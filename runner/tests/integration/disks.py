@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,12 +30,31 @@ def small_disk(folder: Path) -> Iterator[Path]:
 def fill(disk: Path) -> None:
     """Leave no room on a disk."""
     size = 2**20
-    with (disk / FILLER).open("wb", buffering=0) as stream:
+    with (disk / FILLER).open("ab", buffering=0) as stream:
         while size:
             try:
                 stream.write(bytes(size))
             except OSError:
                 size //= 2
+
+
+@contextmanager
+def kept_full(disk: Path) -> Iterator[None]:
+    """Leave no room on a disk, whatever is removed from it meanwhile."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.is_set():
+            fill(disk)
+            over.wait(0.02)
+
+    filler = threading.Thread(target=keep)
+    filler.start()
+    try:
+        yield
+    finally:
+        over.set()
+        filler.join()
 
 
 def make_room(disk: Path) -> None:

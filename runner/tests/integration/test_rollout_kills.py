@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.disks import fill, make_room, small_disk
+from runner.tests.integration.disks import kept_full, make_room, small_disk
 from runner.tests.integration.jobs import leftovers
 from runner.tests.integration.kills import listening_runners
 from runner.tests.integration.rollout_jobs import STEPS, SUPERVISOR, RolloutJob
@@ -118,10 +118,8 @@ def test_a_disk_that_takes_no_version_ends_the_run_and_costs_no_checkpoint(rollo
     with recorded(case, LOCAL) as record, small_disk(job.adapters) as disk:
         process = job.start(nodes=2)
         job.wait_for(job.has_begun, process)
-        job.hold.touch()
-        fill(disk)
-        job.hold.unlink()
-        ended = job.end(process)
+        with kept_full(disk):  # a version that nobody needs any more leaves no room for a new one
+            ended = job.end(process)
         assert (job.codes(), ended.code) == ((case.code,), case.code), ended.output
         assert f"{disk} is full (No space left on device): enlarge it" in ended.output
         assert job.versions() == []
