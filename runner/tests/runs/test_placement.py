@@ -67,6 +67,11 @@ def test_what_keeps_pods_waiting_is_named(nodes: list[dict[str, Any]], told: lis
     assert [*homeless(runtime(), nodes)] == told
 
 
+def test_the_command_names_the_cluster_that_was_looked_at() -> None:
+    (why,) = homeless(runtime(), [node("a", role="trainer")], " --context prod")
+    assert why.endswith("kubectl label node NODE stoker.dev/role=sampler --context prod")
+
+
 def test_labels_that_no_node_has_together_are_named() -> None:
     (first, second) = homeless(runtime(nodeSelector={"a": "1", "b": "1"}), [node("x", a="1"), node("y", b="1")])
     assert "no node has all of the labels a=1, b=1" in first

@@ -126,7 +126,7 @@ def run_on_cluster(context: str | None, *, as_json: bool = False) -> ExitCode:
     client = connect(context)
     nodes = client.list(NODES, everywhere=True)
     runtimes = [*client.list(CLUSTER_RUNTIMES, everywhere=True), *client.list(RUNTIMES)]
-    problems = [problem for runtime in runtimes for problem in homeless(runtime, nodes)]
+    problems = [problem for runtime in runtimes for problem in homeless(runtime, nodes, client.cluster)]
     if as_json:
         click.echo(json.dumps(problems, indent=2))
         return ExitCode.CONFIG if problems else ExitCode.FINISHED

@@ -10,24 +10,25 @@ _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 Object = Mapping[str, Any]
 
 
-def homeless(runtime: Object, nodes: Sequence[Object]) -> Iterator[str]:
+def homeless(runtime: Object, nodes: Sequence[Object], cluster: str = "") -> Iterator[str]:
     """Yield why pods of a runtime would wait for a node, a line for each of its jobs.
 
     Args:
         runtime: a (Cluster)TrainingRuntime.
         nodes: the cluster's nodes.
+        cluster: what kubectl needs to find the cluster, such as ` --context prod`; empty for the current one.
     """
     for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
-        why = _why(job["template"]["spec"]["template"]["spec"], nodes)
+        why = _why(job["template"]["spec"]["template"]["spec"], nodes, cluster)
         if why:
             yield f"runtime {runtime['metadata']['name']}, job {job['name']}: {why}"
 
 
-def _why(pod: Object, nodes: Sequence[Object]) -> str:
+def _why(pod: Object, nodes: Sequence[Object], cluster: str) -> str:
     wanted: Mapping[str, str] = pod.get("nodeSelector") or {}
     for key, value in sorted(wanted.items()):
         if not any(_labels(node).get(key) == value for node in nodes):
-            return f"no node has the label {key}={value}: kubectl label node NODE {key}={value}"
+            return f"no node has the label {key}={value}: kubectl label node NODE {key}={value}{cluster}"
     labelled = [node for node in nodes if all(_labels(node).get(key) == value for key, value in wanted.items())]
     if not labelled:
         all_of = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
