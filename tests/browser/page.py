@@ -24,6 +24,8 @@ _SECONDS = 180.0
 _ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+    # Otherwise it drops keys until a page is painted for the first time.
+    "--allow-pre-commit-input",
 )  # fmt: skip
 # Key → its code, its number and the text it writes.
 _KEYS = {"Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), " ": ("Space", 32, " ")}

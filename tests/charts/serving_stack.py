@@ -160,8 +160,8 @@ class Stack:
         with ThreadPoolExecutor(count) as pool:
             return [status for status, _ in pool.map(lambda _: self.get(url, body), range(count))]
 
-    def until(self, what: str, probe: Callable[[], T], seconds: float) -> T:
-        """Wait for a probe to return something true and return that.
+    def until(self, what: str, probe: Callable[[], T], seconds: float, every: float = 1.0) -> T:
+        """Wait for a probe to return something true, looking `every` so many seconds, and return that.
 
         Raises:
             AssertionError: it did not in time, or a process has ended; carries the ends of the logs.
@@ -176,7 +176,7 @@ class Stack:
                 logs = [f"--- {path.name}\n{path.read_text()[-2000:]}" for path in sorted(self.folder.glob("*.log"))]
                 why = "a process has ended" if ended else f"not within {seconds:.0f} s"
                 raise AssertionError("\n".join([f"{what}: {why}", *logs]))
-            time.sleep(1)
+            time.sleep(every)
 
     def _here(self, text: str) -> str:
         """Return what the chart renders with this machine's paths and ports."""

@@ -21,6 +21,8 @@ from stoker.cluster.processes import free_ports
 
 Start = Callable[..., LoopbackFleet]
 
+GROUPS = 40  # a replica that is the home of none is next to impossible
+
 
 @pytest.fixture
 def start(caddy: Path, tmp_path: Path) -> Iterator[Start]:
@@ -36,19 +38,19 @@ def complete(fleet: LoopbackFleet, model: str = "base", group: str = "") -> tupl
 def test_a_group_stays_with_one_replica_and_others_are_shared_out(start: Start) -> None:
     fleet = start()
     servers = fleet.start(3)
-    for number in range(20):
+    for number in range(GROUPS):
         for _ in range(4):
             assert complete(fleet, group=f"g{number}")[0] == 200
     homes: dict[str, Counter[str]] = {}
     for server in servers:
         for group, count in server.groups.items():
             homes.setdefault(group, Counter())[server.ip] += count
-    assert sum(max(one.values()) for one in homes.values()) == 80, "every request of a group at one replica"
+    assert sum(max(one.values()) for one in homes.values()) == 4 * GROUPS, "every request of a group at one replica"
     assert len({next(iter(one)) for one in homes.values()}) == 3
     lost = servers[0]
     fleet.names.listed.remove(lost.ip)
     time.sleep(0.3)
-    for number in range(20):
+    for number in range(GROUPS):
         answer = complete(fleet, group=f"g{number}")[1]["by"]
         home = next(iter(homes[f"g{number}"]))
         assert answer == home or home == lost.ip, "groups of other replicas do not move"

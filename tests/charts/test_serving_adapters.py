@@ -191,7 +191,7 @@ def test_answers_that_were_begun_are_finished_when_the_server_is_told_to_stop(
             at_work = running(stack)
             return at_work > 0 and answered + at_work == len(streamed)
 
-        stack.until("all to have begun", begun, 60)
+        stack.until("all to have begun", begun, 60, every=0.05)  # they take a second or two
         stack.terminate("vllm")
         assert [
             client.wrong(answer.result(), stream=stream) for answer, stream in zip(answers, streamed, strict=True)

@@ -84,7 +84,8 @@ def watching(stack: Stack, said: dict[str, Any]) -> Prometheus:
     targets = {"metrics": stack.url("probes"), "adapters": stack.url("adapters")}
     addresses = {name: url.removeprefix("http://") for name, url in targets.items()}
     config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        # vLLM may take more than a second to answer, on a machine that is busy.
+        "global": {"scrape_interval": "5s", "evaluation_interval": "1s"},
         "rule_files": ["rules.json"],
         "scrape_configs": scrape_configs(stack.object("PodMonitor"), addresses, POD),
     }
@@ -162,10 +163,8 @@ def test_every_alert_is_evaluated_and_what_is_wrong_here_waits_to_fire(watching:
         return {name: rule for name, rule in watching.rules().items() if rule["state"] != "inactive"}
 
     # What a query sees already, a rule sees when it is evaluated next.
-    stack.until("what fails here to wait", lambda: {"AdapterNotServed", "RequestsFail"} <= waiting().keys(), 120)
-    found = waiting()
-    assert found.keys() == {"AdapterNotServed", "RequestsFail"}
-    (alert,) = found["AdapterNotServed"]["alerts"]
+    stack.until("what fails here to wait", lambda: waiting().keys() == {"AdapterNotServed", "RequestsFail"}, 120)
+    (alert,) = waiting()["AdapterNotServed"]["alerts"]
     assert alert["labels"]["name"] == "no-effect:1"
 
 

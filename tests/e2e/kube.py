@@ -15,6 +15,11 @@ from cluster import Cluster
 
 T = TypeVar("T")
 
+#: What kubectl and `stoker` say where the API server did not answer in time.
+UNANSWERED = (
+    "Error from server (Timeout)", "TLS handshake timeout", "etcdserver: request timed out", "does not answer",
+)  # fmt: skip
+
 
 class UnansweredError(AssertionError):
     """The API server did not answer in time: on a machine that is busy, it may the next time."""
@@ -43,15 +48,22 @@ class Kube:
             ["kubectl", "--namespace", self.namespace, *argv], check=False, capture_output=True, input=stdin
         )
         if check and done.returncode != 0:
-            error = UnansweredError if "Error from server (Timeout)" in done.stderr else AssertionError
+            error = UnansweredError if any(words in done.stderr for words in UNANSWERED) else AssertionError
             raise error(f"kubectl {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
         return done
 
     def stoker(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `stoker` in the namespace as the cluster's administrator; a failure carries what it printed."""
+        """Run `stoker` in the namespace as the cluster's administrator; a failure carries what it printed.
+
+        Raises:
+            UnansweredError: the API server had no answer in time.
+            AssertionError: it failed otherwise.
+        """
         command = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", sys.executable, "-m", "stoker", *words]
         done = self.cluster.run([*command, "--namespace", self.namespace], check=False, capture_output=True)
-        assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}\n{self.state()}"
+        if check and done.returncode != 0:
+            error = UnansweredError if any(said in done.stderr for said in UNANSWERED) else AssertionError
+            raise error(f"{words}: {done.stdout}{done.stderr}\n{self.state()}")
         return done
 
     def apply(self, *objects: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import yaml
 from runner.tests.integration.environments import environment, made_once
 from runner.tests.rollout_history import Trained
 
-from e2e.kube import Kube, condition
+from e2e.kube import Kube, condition, uid_of
 from e2e.registry import Image
 from e2e.trainjobs import Reader, Run
 
@@ -168,13 +168,13 @@ class SumsRun(Run):
 
         Its first node runs. That is so long before its first step, because samplers must be ready for that.
         """
-        self.kube.until(f"{self.name}: a node", self.runs, 300)
+        self.kube.until(f"{self.name}: a node", self.runs, 900)
         self._execute("sh", "-c", f"cd /workspace && echo {steps} > {HOLD}-new && mv {HOLD}-new {HOLD}")
 
-    def runs(self) -> bool:
-        """Return whether its first node runs."""
+    def runs(self, but: str = "") -> bool:
+        """Return whether its first node runs, in another pod than that with a uid, if one is named."""
         pods = self.pods()
-        return bool(pods) and pods[0]["status"].get("phase") == "Running"
+        return bool(pods) and pods[0]["status"].get("phase") == "Running" and uid_of(pods[0]) != but
 
     def release(self) -> None:
         """Let answers be rewarded again."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from e2e.kube import Kube
 from e2e.registry import Image
 
 HIT = Path(__file__).with_name("hit.py")
+_START_SECONDS = 8.0
 
 
 class Striker:
@@ -111,8 +113,10 @@ def hit(strikers: Sequence[Striker], pods: Sequence[Mapping[str, Any]], number: 
     }
     there = {striker: names for striker, names in hosts.items() if names}
     words = [word] if word else []
+    # A Python starts on each node before: one node may be slower than another by seconds.
+    moment = str(time.time() + _START_SECONDS * (len(there) > 1))
     with ThreadPoolExecutor(len(there)) as pool:
-        said = [*pool.map(lambda one: one.run(HIT, number.name, ",".join(there[one]), *words), there)]
+        said = [*pool.map(lambda one: one.run(HIT, number.name, ",".join(there[one]), moment, *words), there)]
     struck = {line.split()[2] for lines in said for line in lines if re.fullmatch(r"hit [1-9]\d* \S+", line)}
     assert struck == {pod["spec"]["hostname"] for pod in pods}, said
 

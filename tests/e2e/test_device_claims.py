@@ -97,7 +97,9 @@ def test_samplers_share_a_device_and_each_trainer_has_its_own(
     for name in (one, two):
         stoker("rl", "up", name, *words, "--wait", "1200")
     for name in (one, two):
-        SumsRun(kube, name, reader).wait_steps(2, 900)
+        run = SumsRun(kube, name, reader)
+        run.wait_steps(2, 900)
+        run.hold()  # it is not over before the third has the first's device
 
     samplers, trainers = ({name: pods_of(kube, name, role)[0] for name in (one, two)} for role in ("sampler", "node"))
     shared = _shared(kube)

@@ -146,7 +146,7 @@ def test_a_killed_replica_fails_no_request_but_those_whose_answer_had_begun_to_s
     before = restarts()
     with client.busy(server.url, "base", "run-v1", pause=0.2, askers=ASKERS) as load:
         time.sleep(BUSY_SECONDS)
-        (line,) = (line for line in striker.run(HIT, "SIGKILL", name) if line.startswith("hit "))
+        (line,) = (line for line in striker.run(HIT, "SIGKILL", name, "0") if line.startswith("hit "))
         assert int(line.split()[1]) >= 3, "vLLM, its proxy and its watcher"
         server.kube.until("the replica to start again", lambda: restarts() > before, 180)
         server.wait_ready(2, seconds=600)

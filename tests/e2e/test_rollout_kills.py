@@ -41,7 +41,7 @@ SMALL_DISK = Path(__file__).with_name("small_disk.py")
 STEPS = 30
 FLAGS = {**SMALL, "max_steps": str(STEPS)}
 # The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
-FIRST_HIT, STEPS_OF_A_HIT = 7, 30
+FIRST_HIT, STEPS_OF_A_HIT = 7, 40
 # Steps that the nodes have left when a sampler is lost, and then between two looks: the run waits after them, however
 # fast it is, because it may not be over before every sampler was lost.
 STEPS_WITHOUT, STEPS_OF_A_LOOK = 10, 4

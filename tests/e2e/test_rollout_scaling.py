@@ -112,11 +112,11 @@ def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums
     assert run.flaws(wanted(STEPS)) == []
     names = [f"{NAME}-sampler-0-{index}" for index in range(3)]
     assert run.replicas(0) == {*names}
-    # As many versions as steps were published when it was ready. The groups of two steps begin within two versions.
-    assert run.first_version(names[2]) <= three + 2
     # What was written before is trained within the bound.
     assert run.replicas(two + 4) == {*names[:2]}
     ready = [line["samplers/ready"] for line in run.metrics()]
-    assert max(ready[three : two + 1]) == 3.0
     # One that loads a version late, as where other tests take the processor, is not ready in that step.
+    used = next(step for step in range(three, two) if ready[step : step + 2] == [3.0, 3.0])
+    # As many versions as steps were published when it was ready. The groups of two steps begin within two versions.
+    assert run.first_version(names[2]) <= used + 2
     assert max(ready[two + 4 :]) == 2.0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from e2e.kube import Kube, condition
-from e2e.rollouts import WITHOUT_PUBLISHING, SubmitsSums, SumsRun
+from e2e.rollouts import HOLDING, WITHOUT_PUBLISHING, SubmitsSums, SumsRun
 from e2e.trainjobs import Reader
 
 # The reward of a model that hesitates, and by how much the mean of eight answers to one sum differs from sum to sum.
@@ -60,8 +60,10 @@ def is_hesitant(reward: float, groups: int) -> bool:
 def test_two_trainers_learn_from_two_samplers_and_the_samplers_end_with_them(
     submit_sums: SubmitsSums, reader: Reader, kube: Kube, measured: Callable[[str], None]
 ) -> None:
-    run = submit_sums({"max_steps": "24", "save_steps": "24"})
+    run = submit_sums({"max_steps": "24", "save_steps": "24", **HOLDING})
+    run.hold(1)  # it goes on with one sampler, and may be over before a slow node has started the other
     began = run.ready_since(count=4)
+    run.release()
     done = run.wait_complete(seconds=600)
     completed = condition(done, "Complete") or {}
     seconds = (datetime.fromisoformat(completed["lastTransitionTime"]) - began).total_seconds()

@@ -119,7 +119,7 @@ def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
     lost = datetime.now(UTC)
     hit(strikers, [node], signal.SIGKILL)
     other.release()
-    kube.until("another trainer", lambda: killed.runs() and uid_of(killed.pods()[0]) != uid_of(node), 300)
+    kube.until("another trainer", lambda: killed.runs(but=uid_of(node)), 300)
     killed.release()
     for run, restarts in ((killed, 1), (other, 0)):
         run.wait_complete(seconds=1200)

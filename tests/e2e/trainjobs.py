@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -256,9 +257,14 @@ class Reader:
                 return phase if phase in ("Succeeded", "Failed") else None
 
             phase = self.kube.until(f"pod {name} ({' '.join(command)}) to end", ended, seconds, every=0.5)
-            log = self.kube.logs(name)
+            log = self.kube.until(f"the log of pod {name}", lambda: self._log(name), 60).stdout
             assert phase == "Succeeded", log
             return log
+
+    def _log(self, pod: str) -> subprocess.CompletedProcess[str] | None:
+        """Ask for a pod's log; None if its node does not answer."""
+        done = self.kube.kubectl("logs", pod, check=False)
+        return done if done.returncode == 0 else None
 
     @contextmanager
     def _pod(self, command: Sequence[str], claims: Sequence[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,16 @@ class Initializer:
     def wait_for_bytes(self, count: int) -> None:
         """Wait until that much is on the disk."""
         deadline = time.monotonic() + 60
-        while sum(p.stat().st_size for p in self.workspace.rglob("*") if p.is_file()) < count:
+        while self._bytes() < count:
             assert time.monotonic() < deadline, "nothing came"
             time.sleep(0.02)
+
+    def _bytes(self) -> int:
+        total = 0
+        for path in self.workspace.rglob("*"):
+            with suppress(FileNotFoundError):  # it has another name by now
+                total += path.stat().st_size if path.is_file() else 0
+        return total
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,11 @@ class Local:
 def is_gone(pid: int) -> bool:
     """Return whether a process has ended, waiting a little for it."""
     deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
+    with suppress(OSError):  # nothing is left of it
+        while Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
     return True
 
 

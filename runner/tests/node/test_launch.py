@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,19 @@ def test_a_signal_is_remembered(signals: Signals) -> None:
     assert refused.value.code is ExitCode.STOPPED
 
 
+def wait_for(what: Callable[[], object]) -> None:
+    """Wait until something is true of a process."""
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
 def sleeper(seconds: float = 30) -> Child:
     """Return a child of our own that sleeps and dies of SIGTERM."""
     return Child(os.posix_spawn("/bin/sleep", ["sleep", str(seconds)], dict(os.environ), setsid=True))
@@ -96,7 +109,7 @@ def sleeper(seconds: float = 30) -> Child:
 def test_a_child_that_ignores_the_request_is_killed() -> None:
     program = "trap '' TERM; echo; while :; do /bin/sleep 0.05; done"
     child = Child(os.posix_spawn("/bin/sh", ["sh", "-c", program], dict(os.environ), setsid=True))
-    time.sleep(0.1)
+    wait_for(lambda: int(_status(child.pid)["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1)
     child.end()
     assert child.returncode == -signal.SIGKILL
 
@@ -104,8 +117,7 @@ def test_a_child_that_ignores_the_request_is_killed() -> None:
 def test_orphans_that_this_process_inherits_are_reaped() -> None:
     # Not the launcher, but a child all the same, as an orphan is to the first process of a container.
     other, child = sleeper(0.05), sleeper()
-    time.sleep(0.3)
-    assert "Z" in Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2]
+    wait_for(lambda: _status(other.pid)["State"].startswith("Z"))
     child.reap()
     assert not Path(f"/proc/{other.pid}").exists()
     assert child.returncode is None

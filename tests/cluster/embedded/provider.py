@@ -95,7 +95,7 @@ class EmbeddedProvider(Provider):
             found = state.read()
             if found is None or found.fingerprint != package.fingerprint():
                 raise ClusterError("there is no cluster, or another version of this package made it: run `up` first")
-            if devices.is_there() and all(health.healthy for health in self.status()):
+            if devices.is_there() and self._is_or_gets_healthy():
                 return
             programs = artifacts.build([KUBERNETES, *devices.MODULES])
             if devices.is_there():

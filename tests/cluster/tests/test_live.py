@@ -306,11 +306,12 @@ def test_a_node_with_devices_joins_the_others_and_leaves_nothing(
     before, routes = embedded.nodes(), capture([*_in(NODES[1]), "ip", "route"])
     name = request.getfixturevalue("third")
     assert embedded.nodes() == [*before, DEVICE_NODE.name]
-    assert all(health.healthy for health in embedded.provider.status())
+    wait_for("the cluster", partial(is_healthy, embedded), 120, "")
     optional.add(embedded, "dra")  # at once: it is there
     for other in probes.users:
         assert probes.run(name, "get", f"http://{probes.address(other)}:8080") == other
         assert probes.run(other, "get", f"http://{probes.address(name)}:8080") == name
+    wait_for("the Service", partial(probes.reaches, name, "http://probe"), 60, "")
     assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
     probes.run("first", "write", "/shared/third", "from first")
     assert probes.run(name, "read", "/shared/third") == "from first"
@@ -323,7 +324,12 @@ def test_a_node_with_devices_joins_the_others_and_leaves_nothing(
     assert [folder for folder in (DEVICE_NODE.run, DEVICE_NODE.data, DEVICE_NODE.config) if folder.exists()] == []
     assert capture([*_in(NODES[1]), "ip", "route"]) == routes
     assert not json.loads(kubectl(embedded, "get", "resourceslices", "-o", "json"))["items"]
-    assert all(health.healthy for health in embedded.provider.status())
+    wait_for("the cluster", partial(is_healthy, embedded), 120, "")
+
+
+def is_healthy(embedded: Cluster) -> bool:
+    """Return whether all its parts are: on a machine that is busy, not at each moment."""
+    return all(health.healthy for health in embedded.provider.status())
 
 
 def _in(node: Node) -> list[str]:

@@ -181,11 +181,14 @@ class Device:
 
     def one_runs(self) -> Member:
         """Wait until an engine serves, and return whose it is."""
-        wait_for(lambda: bool(self._serving()), "no engine serves")
-        return self._serving()[0]
+        found: list[Member] = []
 
-    def _serving(self) -> list[Member]:
-        return [one for one in self.members if one is self.holder() and one.begun()]
+        def serves() -> bool:
+            found[:] = [one for one in self.members if one is self.holder() and one.begun()]
+            return bool(found)
+
+        wait_for(serves, "no engine serves")
+        return found[0]
 
     def other(self, one: Member) -> Member:
         """Return the other one."""
