@@ -12,12 +12,13 @@ from runner.tests import servers
 
 
 class StatusServer(HTTPServer):
-    """Records what is posted, with the time and the token; answers as slowly and as badly as it is told."""
+    """Records what is posted, with the time, the token and its answer; answers as slowly and as badly as it is told."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.posts: list[tuple[float, dict[str, Any]]] = []
         self.tokens: list[str] = []
+        self.answers: list[int] = []
         self.answer = 200
         self.delay = 0.0
 
@@ -31,7 +32,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.posts.append((time.monotonic(), body))
         self.server.tokens.append(self.headers["Authorization"])
         time.sleep(self.server.delay)
-        self.send_response(self.server.answer)
+        self.server.answers.append(self.server.answer)
+        self.send_response(self.server.answers[-1])
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:

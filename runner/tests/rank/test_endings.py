@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -255,3 +256,15 @@ def test_advice_is_written_as_the_framework_writes_it() -> None:
         "lower batch_size or tokenizer.max_seq_len"
         in ending_of(RuntimeError("CUDA out of memory"), TorchTune.flag_names).message
     )
+
+
+@pytest.mark.parametrize(("free", "code"), [(2**20, ExitCode.CONFIG), (2**30, ExitCode.CRASHED)])
+def test_a_file_that_torch_could_not_write_means_a_full_disk_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, code: ExitCode
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free))
+    # As torch.save raises it for a path, whatever the reason is.
+    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
+    verdict = ending_of(error, TRL.flag_names, output=tmp_path)
+    assert verdict.code is code
+    assert ("the disk is full: enlarge the volume" in verdict.message) is (code is ExitCode.CONFIG)

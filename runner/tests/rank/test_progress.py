@@ -110,6 +110,17 @@ def test_a_server_that_refuses_is_mentioned_once(server: StatusServer, capsys: p
     assert capsys.readouterr().err.count("progress could not be reported") == 1
 
 
+def test_what_a_server_could_not_take_is_posted_again(server: StatusServer) -> None:
+    server.answer = 503
+    reporter = reporter_to(server)
+    reporter.report(status_body(2, 2, None, {}))
+    while len(server.answers) < 2:
+        time.sleep(0.01)
+    server.answer = 200
+    reporter.close()
+    assert (server.answers[-1], server.answers.count(200), percentages(server)[-1]) == (200, 1, 100)
+
+
 def test_an_answer_that_is_not_http_does_not_end_the_reporting(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         reporter = ProgressReporter({"KUBEFLOW_TRAINER_SERVER_URL": f"http://127.0.0.1:{listener.getsockname()[1]}/"})
@@ -120,7 +131,7 @@ def test_an_answer_that_is_not_http_does_not_end_the_reporting(capsys: pytest.Ca
                 connection.recv(2**16)
                 # An alert of TLS.
                 connection.sendall(b"\x15\x03\x01\x00\x02\x02\x46\r\n\r\n")
-        reporter.close()
+    reporter.close()
     assert capsys.readouterr().err.count("progress could not be reported") == 1
 
 

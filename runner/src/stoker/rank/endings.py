@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import traceback
 from pathlib import Path
 
@@ -57,6 +58,9 @@ _NO_DEVICE_MEMORY = re.compile(
 _NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std::bad_alloc", re.IGNORECASE)
 # safetensors (Rust) and torch (C++) put the operating system's message into their own errors.
 _FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
+# torch's own files (C++), whose writer does not say why it failed; and the bytes that a full disk may have left.
+_UNWRITTEN = re.compile(r"inline_container|PytorchStreamWriter")
+_NO_ROOM = 16 * 2**20
 # The same messages mean memory for NCCL's segments and the files of torch's data loaders (torch_shm_manager).
 _SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|</torch_\d", re.IGNORECASE)
 _READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b", re.IGNORECASE)
@@ -75,13 +79,14 @@ _NO_ROWS_LEFT = re.compile(r"resulting train set will be empty|smaller than the 
 _NO_CONFIGURATION = re.compile(r"BuilderConfig .* not found")
 
 
-def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdict:
+def ending_of(error: BaseException, names: FlagNames, attempt: int = 0, output: Path | None = None) -> Verdict:
     """Return how a run ended, from the exception that the trainer raised.
 
     Args:
         error: the exception.
         names: how the framework writes the settings that the advice names.
         attempt: of the run, from 0.
+        output: where it writes, if it has begun.
     """
     name = type(error).__name__
     text = " ".join(hide(str(error)).split())
@@ -93,7 +98,7 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
         return _of_system_exit(error)
     if isinstance(error, KeyboardInterrupt):
         return Verdict(ExitCode.STOPPED, "interrupted")
-    if _is_storage(error, {errno.ENOSPC, errno.EDQUOT}, _FULL):
+    if _is_storage(error, {errno.ENOSPC, errno.EDQUOT}, _FULL) or _has_filled(output, error):
         if _SHARED_MEMORY.search(text):
             return Verdict(
                 ExitCode.CONFIG,
@@ -195,6 +200,16 @@ def _is_storage(error: BaseException, numbers: set[int], words: re.Pattern[str])
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _has_filled(output: Path | None, error: BaseException) -> bool:
+    """Return True if torch could not write one of its files, and the disk of a folder has no room."""
+    if output is None or not _is_storage(error, set(), _UNWRITTEN):
+        return False
+    try:
+        return shutil.disk_usage(output).free < _NO_ROOM
+    except OSError:
+        return False
 
 
 def _is_missing_split(error: BaseException) -> bool:

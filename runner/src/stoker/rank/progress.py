@@ -29,6 +29,9 @@ _MAX_CHARACTERS = 64
 _MAX_METRICS = 256
 _SECONDS_BETWEEN = 5.0
 _REQUEST_SECONDS = 10.0
+# The last status is what the finished TrainJob shows for good.
+_LAST_TRIES = 3
+_SECONDS_BETWEEN_LAST_TRIES = 1.0
 # A name that is too long ends in this many characters of its digest, so that names stay distinct.
 _DIGEST_CHARACTERS = 8
 # How often a step sends an update, and how often it prints a line if the output is not a terminal.
@@ -256,7 +259,7 @@ class ProgressReporter:
             self._wake.notify()
 
     def close(self) -> None:
-        """Post the pending status, and wait for it (at most two request time-outs)."""
+        """Post the newest status if that has not been done, and wait for it (at most two request time-outs)."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -264,7 +267,7 @@ class ProgressReporter:
             self._thread.join(2 * _REQUEST_SECONDS)
 
     def _post_all(self) -> None:
-        last = -_SECONDS_BETWEEN
+        last, tries = -_SECONDS_BETWEEN, _LAST_TRIES
         while True:
             with self._wake:
                 while self._pending is None and not self._closing:
@@ -273,13 +276,28 @@ class ProgressReporter:
                 if early > 0 and not self._closing:
                     self._wake.wait(early)
                     continue
-                body, self._pending = self._pending, None
+                body, self._pending, closing = self._pending, None, self._closing
             if body is None:
                 return
-            self._post(body)
+            posted = self._post(body)
             last = time.monotonic()
+            if posted:
+                continue
+            if closing:
+                tries -= 1
+                if not tries:
+                    return
+                time.sleep(_SECONDS_BETWEEN_LAST_TRIES)
+            self._put_back(body)
 
-    def _post(self, body: dict[str, Any]) -> None:
+    def _put_back(self, body: dict[str, Any]) -> None:
+        """Queue a status anew, which is the last until a newer one comes."""
+        with self._wake:
+            if self._pending is None:
+                self._pending = body
+
+    def _post(self, body: dict[str, Any]) -> bool:
+        """Post a status; return whether it has arrived."""
         try:
             # The kubelet renews the token, so read it each time.
             token = Path(self._token).read_text().strip() if self._token else ""
@@ -291,9 +309,10 @@ class ProgressReporter:
             )
             context = ssl.create_default_context(cafile=self._ca) if self._ca else None
             with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS, context=context):
-                pass
+                return True
         # HTTPException: the server does not answer in HTTP, for example because it expects TLS.
         except (OSError, ValueError, HTTPException) as error:
             if not self._complained:
                 self._complained = True
                 say(f"progress could not be reported: {error}")
+            return False

@@ -47,7 +47,7 @@ def main() -> int:
         result = _train(plan, local, status, started)
         verdict = Verdict(ExitCode.FINISHED, "finished")
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank, its status must say why
-        verdict = ending_of(error, plan.flag_names, plan.attempt)
+        verdict = ending_of(error, plan.flag_names, plan.attempt, Path(plan.output_dir))
         if verdict.code is ExitCode.CRASHED:
             report_traceback()
         else:
