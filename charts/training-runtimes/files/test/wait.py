@@ -25,11 +25,11 @@ Object = dict[str, Any]
 
 
 def call(method: str, path: str, body: Object | None = None) -> str | None:
-    """Return what the API server answers; None if there is no such object.
+    """Return what the API server answers; None if there is no such object, or if what is to be made is there.
 
     Raises:
         SystemExit: it refused; the message says what and why.
-        OSError: it cannot be reached.
+        OSError: it cannot be reached, or has no time.
     """
     request = urllib.request.Request(SERVER + path, json.dumps(body).encode() if body else None, method=method)
     request.add_header("Authorization", f"Bearer {(ACCOUNT / 'token').read_text()}")
@@ -39,20 +39,23 @@ def call(method: str, path: str, body: Object | None = None) -> str | None:
         with urllib.request.urlopen(request, context=trusted, timeout=30) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
-        if error.code == 404 and method != "POST":
+        # A call whose answer was lost has made what is there: all of an earlier test was removed.
+        if error.code == (409 if method == "POST" else 404):
             return None
+        if error.code == 429 or error.code >= 500:
+            raise
         said = error.read().decode()
         raise SystemExit(f"stoker: error: the API server refused {method} {path}: {said}") from None
 
 
 def patient(deadline: float, method: str, path: str, body: Object | None = None) -> str | None:
-    """Call until the API server can be reached, which a pod just started sometimes has to wait for."""
+    """Call until the API server answers, which a pod just started sometimes has to wait for."""
     while True:
         try:
             return call(method, path, body)
         except OSError as error:
             if time.monotonic() > deadline:
-                raise SystemExit(f"stoker: error: the API server cannot be reached: {error}") from None
+                raise SystemExit(f"stoker: error: the API server does not answer: {error}") from None
             time.sleep(2)
 
 
