@@ -35,11 +35,12 @@ MODEL = {
 INPUTS = ("--model_name_or_path=/inputs/model", "--dataset_name=/inputs/dataset")
 # Writes a whole model that llama.cpp knows.
 GGUF_MODEL = ROOT / "runner/tests/integration/gguf_cases.py"
-# Crashes in the first attempt.
+# Crashes in the first attempt, after as many seconds as it is told.
 CRASH_ONCE = """
-import os, sys
+import os, sys, time
 attempt = os.environ["STOKER_RESTART_ATTEMPT"]
 print("this is attempt", attempt, flush=True)
+time.sleep(float(sys.argv[1]))
 sys.exit(70 if attempt == "0" else 0)
 """
 # Prints an object of the store; its arguments: address, access key, secret key, and the object.
@@ -150,7 +151,7 @@ def fetched(store: None, runtime: str, submit_together: SubmitTogether) -> Run:
 @pytest.fixture(scope="module")
 def runs(store: None, runtime: str, submit_together: SubmitTogether) -> Mapping[str, Run]:
     """Jobs that do not need what is fetched, under way at once."""
-    crash = trainjob("fetched-once", [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE])
+    crash = trainjob("fetched-once", [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE, "0"])
     plan = trainjob("nothing-to-fetch", [], nodes=1, runtime=runtime, command=["stoker", "plan"])
     nowhere = {**MODEL, "storageUri": f"s3://{BUCKET}/models/none"}
     return submit_together(
@@ -212,7 +213,8 @@ def test_a_restart_fetches_nothing_anew(runs: Mapping[str, Run]) -> None:
 def test_one_log_has_the_lines_of_initializers_and_nodes_across_a_restart(
     store: None, runtime: str, kube: Kube, submit: Callable[[Mapping[str, Any]], Run]
 ) -> None:
-    job = trainjob("followed", [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE])
+    # A restart takes the pod away with its log, and logs are looked for every two seconds.
+    job = trainjob("followed", [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE, "10"])
     run = submit(with_initializers(job, model=MODEL))
     followed = kube.stoker("logs", run.name, "--follow")
     lines = [line.split(maxsplit=2) for line in followed.stdout.splitlines()]
@@ -278,7 +280,7 @@ def finish(kube: Kube, cluster: Cluster, image: Image, fetch_image: Image) -> It
             found = kube.get("job", made[-1]) or {}
             return found if condition(found, "Complete") or condition(found, "Failed") else None
 
-        found = kube.until(f"the Job {made[-1]} to end", ended, 240)
+        found = kube.until(f"the Job {made[-1]} to end", ended, 900)
         assert condition(found, "Complete"), kube.kubectl("logs", f"job/{made[-1]}", "--all-containers").stdout
 
     yield wait

@@ -128,6 +128,8 @@ def play(kube: Kube, striker: Striker, case: Case) -> Run:
     job = trainjob(run.name, training.args, nodes=case.nodes, runtime=training.runtime, pod=pod)
     for attempt in range(TRIES):
         run.delete()
+        # JobSet takes a claim that still goes for that of the new run.
+        kube.until(f"what is left of {run.name} to go", run.is_gone, 300)
         try:
             strike(striker, run, case, lambda: kube.create(job), lambda: lose(run, kube, case))
             break

@@ -79,7 +79,7 @@ def test_a_run_waits_for_quota_says_so_and_then_runs(
 def test_a_run_makes_way_for_a_more_important_one_and_goes_on_from_its_checkpoint(
     team: str, kube: Kube, submit: Callable[[Mapping[str, Any]], Run], reader: Reader, stoker: Stoker
 ) -> None:
-    steps = 150
+    steps = 400
     low = submit(queued(trainjob("low", [*LONG, f"--max_steps={steps}", "--save_steps=50"]), team, "whenever"))
     low.wait_steps(5)
     high = submit(queued(trainjob("high"), team, "important"))

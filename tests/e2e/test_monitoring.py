@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,15 @@ def test_a_run_is_found_and_seen_and_its_alerts_are_evaluated(
     kube.create(trainjob(NAME, args, nodes=2, runtime=RUNTIME))
     try:
         run.wait_steps(3)
-        kube.until("a loss", lambda: prometheus.query('stoker_run_metric{metric="loss"}'), 180)
-        kube.until("both nodes", lambda: len(prometheus.query("stoker_node_step")) == 2, 180)
-        (seen,) = prometheus.query('stoker_run_metric{metric="loss"}')
+        (seen,) = kube.until("a loss", lambda: prometheus.query('stoker_run_metric{metric="loss"}'), 180)
         told = {name: seen["metric"][name] for name in ("namespace", "run", "runtime", "node_rank")}
         assert told == {"namespace": kube.namespace, "run": NAME, "runtime": RUNTIME, "node_rank": "0"}
-        assert {item["metric"]["node_rank"] for item in prometheus.query("stoker_node_step")} == {"0", "1"}
+
+        def ranks() -> set[str]:
+            return {item["metric"]["node_rank"] for item in prometheus.query("stoker_node_step")}
+
+        # Between two scrapes of which one was late, nothing is known of a node.
+        kube.until("both nodes", lambda: ranks() == {"0", "1"}, 180)
 
         # What a run of SFT has is on the dashboard.
         (text,) = objects["ConfigMap"]["data"].values()
@@ -85,15 +89,22 @@ def test_a_run_is_found_and_seen_and_its_alerts_are_evaluated(
         }
         of_sft = ("Loss", "Steps done", "Learning rate", "Gradient norm", "Peak memory", "Restarts")
         for title in (*of_sft, "Seconds since the last sign of life", "What the nodes do"):
-            assert any(prometheus.numbers(expression) for expression in panels[title]), title
+            kube.until(f"panel {title} to show something", partial(shows, prometheus, panels[title]), 60)
 
         (group,) = objects["PrometheusRule"]["spec"]["groups"]
         alerts = prometheus.rules()
         assert alerts.keys() == {rule["alert"] for rule in group["rules"]}
         kube.until("every rule", lambda: all(one["health"] == "ok" for one in prometheus.rules().values()), 120)
-        assert {one["state"] for one in alerts.values()} == {"inactive"}
+        # A run of a few steps on a busy machine is slow now and then; the alert waits for a quarter of an hour.
+        active = {name: one["state"] for name, one in alerts.items() if one["state"] != "inactive"}
+        assert active in ({}, {"RunSlowsDown": "pending"})
     finally:
         run.delete()
+
+
+def shows(prometheus: Prometheus, expressions: Sequence[str]) -> bool:
+    """Return whether a panel with these expressions shows something."""
+    return any(prometheus.numbers(expression) for expression in expressions)
 
 
 def filled(expression: str, namespace: str) -> str:

@@ -15,7 +15,7 @@ import yaml
 
 from cluster import Cluster
 from e2e.conftest import ROOT
-from e2e.kube import Kube
+from e2e.kube import Kube, condition
 from e2e.trainjobs import LORA_SFT, Run, trainjob
 from lint.snippets import adapted, block
 
@@ -116,7 +116,7 @@ def test_a_run_is_watched_from_pending_to_its_result(
     run.delete()
     second.delete()
     # Long enough to be stopped on its way.
-    args = [word for word in LORA_SFT if "max_steps" not in word] + ["--max_steps=120"]
+    args = [word for word in LORA_SFT if "max_steps" not in word] + ["--max_steps=300"]
     job = trainjob(NAME, args, nodes=1, pod={"nodeSelector": {LABEL: "yes"}})
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     try:
@@ -154,7 +154,7 @@ def test_a_run_is_watched_from_pending_to_its_result(
             assert ("were there already" in done.stdout) is again
         manifest = json.loads((tmp_path / "result/stoker.json").read_text())
         assert manifest["status"] == "finished"
-        assert manifest["steps"] == 120
+        assert manifest["steps"] == 300
         assert manifest["resumed_from"], "the run did not go on from its checkpoint"
         assert (tmp_path / "result/adapter_model.safetensors").stat().st_size > 0
         kube.until("the pod that read the claim to go", lambda: not kube.items("pods", "stoker.dev/get"), 120)
@@ -162,12 +162,12 @@ def test_a_run_is_watched_from_pending_to_its_result(
 
         # A run that was deleted goes on under another name.
         kube.delete("trainjob", NAME)
-        (tmp_path / "again.yaml").write_text(yaml.safe_dump(continued(second.name, NAME, 122)))
+        (tmp_path / "again.yaml").write_text(yaml.safe_dump(continued(second.name, NAME, 302)))
         stoker("submit", str(tmp_path / "again.yaml"))
         second.wait_complete()
         stoker("get", second.name, str(tmp_path / "again"), "--claim", f"initializer-{NAME}")
         manifest = json.loads((tmp_path / "again/stoker.json").read_text())
-        assert (manifest["steps"], bool(manifest["resumed_from"])) == (122, True)
+        assert (manifest["steps"], bool(manifest["resumed_from"])) == (302, True)
     finally:
         second.delete()
         run.delete()
@@ -179,7 +179,7 @@ def test_a_claim_for_one_node_is_read_on_that_node_and_without_pods(
     run = Run(kube, f"{NAME}-alone")
     run.delete()
     args = [word for word in LORA_SFT if "_steps" not in word]
-    args += ["--max_steps=60", "--logging_steps=1", "--save_steps=20", "--save_total_limit=9"]
+    args += ["--max_steps=600", "--logging_steps=1", "--save_steps=20", "--save_total_limit=99"]
     job = trainjob(run.name, args, nodes=1)
     job["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
     runtime = kube.get("clustertrainingruntime", job["spec"]["runtimeRef"]["name"])
@@ -202,11 +202,12 @@ def test_a_claim_for_one_node_is_read_on_that_node_and_without_pods(
         place = f"{kube.namespace}/{run.name}-get-"
         (told,) = [event["message"] for event in kube.items("events") if place in event.get("message", "")]
         assert told.endswith(f" to {pod['spec']['nodeName']}")
+        assert condition(run.object(), "Complete") is None, "the run was over before its claim was read"
 
         run.wait_complete()
         kube.delete("pod", pod["metadata"]["name"])
         stoker("get", run.name, str(tmp_path / "result"))
-        assert json.loads((tmp_path / "result/stoker.json").read_text())["steps"] == 60
+        assert json.loads((tmp_path / "result/stoker.json").read_text())["steps"] == 600
     finally:
         run.delete()
         kube.delete("trainingruntime", own["metadata"]["name"])

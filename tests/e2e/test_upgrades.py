@@ -174,7 +174,7 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
     assert kube.items("clustertrainingruntimes", f"app.kubernetes.io/instance={RELEASE}") == []
     try:
         helm("install", RELEASE, str(PREVIOUS), *previous)
-        waiting = submit(trainjob("asleep", [*LORA_SFT, "--max_steps=120"], nodes=1))
+        waiting = submit(trainjob("asleep", [*LORA_SFT, "--max_steps=300"], nodes=1))
         waiting.wait_steps(3)
         kube.kubectl("patch", "trainjob", "asleep", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
         kube.until("the job to stop", lambda: condition(waiting.object(), "Suspended") and not waiting.pods(), 300)
@@ -199,7 +199,7 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
         kube.kubectl("patch", "trainjob", "asleep", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
         running.wait_complete()
         waiting.wait_complete()
-        assert (resumed := waiting.manifest(reader))["steps"] == 120
+        assert (resumed := waiting.manifest(reader))["steps"] == 300
         assert resumed["resumed_from"].startswith("checkpoint-")
         assert running.restarts() == Restarts(0, 0)
         assert running.manifest(reader)["steps"] == 60

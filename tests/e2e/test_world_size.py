@@ -22,7 +22,7 @@ Submit = Callable[[Mapping[str, Any]], Run]
 def test_nodes_and_processes_are_as_the_trainjob_asks(
     submit: Submit, reader: Reader, nodes: int, processes: int | None, expected: int
 ) -> None:
-    run = submit(trainjob("world", nodes=nodes, processes=processes))
+    run = submit(trainjob(f"world-{nodes}-{expected // nodes}", nodes=nodes, processes=processes))
     run.wait_complete()
     manifest = run.manifest(reader)
     assert manifest["world_size"] == expected

@@ -210,6 +210,10 @@ class Run:
         self.kube.delete("trainjob", self.name)
         self.kube.delete("pvc", f"initializer-{self.name}", wait=False)
 
+    def is_gone(self) -> bool:
+        """Return whether nothing is left of it: neither its claim nor its pods."""
+        return self.kube.get("pvc", f"initializer-{self.name}") is None and not self.pods()
+
 
 class Reader:
     """Reads claims through short-lived pods of the trainer image.

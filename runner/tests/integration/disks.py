@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +28,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def fill(disk: Path) -> None:
-    """Leave no room on a disk."""
+def _fill(disk: Path) -> None:
     size = 2**20
     with (disk / FILLER).open("ab", buffering=0) as stream:
         while size:
@@ -45,7 +45,7 @@ def kept_full(disk: Path) -> Iterator[None]:
 
     def keep() -> None:
         while not over.is_set():
-            fill(disk)
+            _fill(disk)
             over.wait(0.02)
 
     filler = threading.Thread(target=keep)
@@ -55,8 +55,21 @@ def kept_full(disk: Path) -> Iterator[None]:
     finally:
         over.set()
         filler.join()
+        (disk / FILLER).unlink()
 
 
-def make_room(disk: Path) -> None:
-    """Remove what filled it."""
-    (disk / FILLER).unlink()
+@contextmanager
+def kept_read_only(disk: Path) -> Iterator[None]:
+    """Have a disk that cannot be written to."""
+    end = time.monotonic() + 60
+    while (done := _remount(disk, "ro")).returncode:  # it is busy while a file is open for writing
+        assert time.monotonic() < end, done.stderr
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        _remount(disk, "rw").check_returncode()
+
+
+def _remount(disk: Path, how: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["mount", "-o", f"remount,{how}", disk], check=False, capture_output=True, text=True)

@@ -128,7 +128,7 @@ class Replica:
         at = ("--server", f"http://127.0.0.1:{self.vllm}", "--host", "127.0.0.1", "--port", str(self.watch))
         self.programs.stoker("watch", "adapters", "watch", "--settings", settings, *at)
 
-    def await_ready(self, seconds: float = 300) -> None:
+    def await_ready(self, seconds: float = 900) -> None:
         """Wait until it serves, with all that its fleet wants."""
         deadline = time.monotonic() + seconds
         while not ((found := ask(self.watch, "/adapters")[1]) and found["ready"]):

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.disks import kept_full, make_room, small_disk
+from runner.tests.integration.disks import kept_full, small_disk
 from runner.tests.integration.jobs import leftovers
 from runner.tests.integration.kills import listening_runners
 from runner.tests.integration.rollout_jobs import STEPS, SUPERVISOR, RolloutJob
@@ -124,7 +124,6 @@ def test_a_disk_that_takes_no_version_ends_the_run_and_costs_no_checkpoint(rollo
         assert f"{disk} is full (No space left on device): enlarge it" in ended.output
         assert job.versions() == []
         assert not (job.output / "stoker.json").exists()
-        make_room(disk)
         ended = job.run(nodes=2)
         assert ended.code == 0, ended.output
         assert job.flaws() == [], ended.output

@@ -187,6 +187,7 @@ def test_each_version_writes_as_its_adapter_and_no_other(run: Run) -> None:
     run.in_use = frozenset({1, 2})
     for version in (1, 2):
         run.publish(version)
+    run.wait_for_both()
     turns += asyncio.run(run.ask(1))
     turns += asyncio.run(run.ask(2))
     assert {turn.replica for turn in turns} == set(run.fleet.ready()), "both have work"
@@ -231,12 +232,12 @@ def test_a_sampler_that_is_killed_loses_nothing_and_comes_back_with_the_newest_v
 
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: asyncio.run(ask_on()))
-        time.sleep(0.5)
+        run.until(lambda: sum(run.fleet.under_way().values()) > 0, 30)
         run.kill_vllm()
-        turns = asked.result(300)
+        run.until(lambda: len(run.fleet.ready()) == 1, 60)
+        turns = asked.result(600)
     assert len(turns) == 6 * 8 * 4
     assert {turn.version for turn in turns} == {23}
-    run.until(lambda: len(run.fleet.ready()) == 1, 30)
     run.publish(24)
     run.wait_for_both()
     # Groups stay where they were, so these are new ones.

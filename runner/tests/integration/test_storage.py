@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.disks import fill, make_room, small_disk
+from runner.tests.integration.disks import kept_full, kept_read_only, small_disk
 from runner.tests.integration.jobs import LocalJob
 
 FLAGS = ("--max_steps", "150", "--save_steps", "20")
@@ -19,37 +19,26 @@ def small(job: LocalJob) -> Iterator[Path]:
         yield disk
 
 
-def remount(disk: Path, how: str) -> None:
-    """Make a disk read-only or writable."""
-    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("break_it", "mend_it", "says"),
+    ("broken", "says"),
     [
-        pytest.param(fill, make_room, "the disk is full: enlarge the volume", id="full"),
-        pytest.param(
-            lambda disk: remount(disk, "ro"),
-            lambda disk: remount(disk, "rw"),
-            "the disk is read-only: mount the volume for writing",
-            id="read-only",
-        ),
+        pytest.param(kept_full, "the disk is full: enlarge the volume", id="full"),
+        pytest.param(kept_read_only, "the disk is read-only: mount the volume for writing", id="read-only"),
     ],
 )
 def test_a_disk_that_takes_nothing_more_ends_the_run_and_costs_no_checkpoint(
-    job: LocalJob, small: Path, break_it: Callable[[Path], None], mend_it: Callable[[Path], None], says: str
+    job: LocalJob, small: Path, broken: Callable[[Path], AbstractContextManager[None]], says: str
 ) -> None:
     process = job.start(*FLAGS)
     job.wait_for(job.sealed, process, every=0.005)
-    break_it(small)
-    ended = job.end(process)
+    with broken(small):
+        ended = job.end(process)
     assert ended.code == 78, ended.output
     assert f"exit 78: wrong configuration: {says}" in ended.output
     assert "attempt 1" not in ended.output, "a retry would meet the same disk"
     assert not (job.output / "stoker.json").exists()
 
-    mend_it(small)
     (newest, *_) = job.sealed()
     ended = job.run(*FLAGS)
     assert ended.code == 0, ended.output

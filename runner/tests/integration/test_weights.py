@@ -44,7 +44,7 @@ def served(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPath
             while not (folder / "second").exists() and cases.poll() is None:
                 time.sleep(0.1)
             with sampler(folder, ports[2], ports[3]):
-                out, _ = cases.communicate(timeout=900)
+                out, _ = cases.communicate(timeout=1800)
         finally:
             cases.kill()
     logs = "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in folder.glob("*.log"))

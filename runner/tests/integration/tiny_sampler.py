@@ -89,6 +89,12 @@ class Handler(JsonAnswers, BaseHTTPRequestHandler):
         self.answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server, **more})
 
 
+class Server(ThreadingHTTPServer):
+    """Takes as many new connections at once as vLLM does, on a machine that is busy too."""
+
+    request_queue_size = 2048
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     model, adapters, *more = sys.argv[1:]
@@ -98,6 +104,6 @@ if __name__ == "__main__":
     Handler.adapters, Handler.loaded = Path(adapters), {}
     Handler.fingerprint = read_base_model(Path(model)).fingerprint
     Handler.key = os.environ.get("STOKER_SAMPLERS_API_KEY", "")
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     print(server.server_port, flush=True)
     server.serve_forever()

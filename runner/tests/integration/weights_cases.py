@@ -145,7 +145,7 @@ class Run:
         return worst, min(max(old), max(new)), at
 
 
-def until(what: Callable[[], object], seconds: float = 300.0) -> None:
+def until(what: Callable[[], object], seconds: float = 900.0) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + seconds
     while not what():
@@ -209,7 +209,7 @@ def spanned(run: Run) -> list[Any]:
     with ThreadPoolExecutor(1) as pool:
         # More than the samplers write at once, so that some are under way whenever the version comes.
         asked = pool.submit(run.ask, 4, 32, 75)
-        until(lambda: sum(run.fleet.under_way().values()) == 64)
+        until(lambda: sum(run.fleet.under_way().values()) > 32)
         run.publisher.publish(5, changed)
         turns = asked.result()
     until(lambda: 5 in run.usable)
