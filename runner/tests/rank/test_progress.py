@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,15 @@ def test_what_a_server_could_not_take_is_posted_again(server: StatusServer) -> N
     server.answer = 200
     reporter.close()
     assert (server.answers[-1], server.answers.count(200), percentages(server)[-1]) == (200, 1, 100)
+
+
+def test_a_server_that_hangs_is_not_waited_for_twice(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_REQUEST_SECONDS", 1.0)
+    server.delay = 5.0
+    reporter = reporter_to(server)
+    reporter.report(status_body(2, 2, None, {}))
+    reporter.close()
+    assert "stoker-progress" not in {thread.name for thread in threading.enumerate()}, "it tries again"
 
 
 def test_an_answer_that_is_not_http_does_not_end_the_reporting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ _NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std:
 # safetensors (Rust) and torch (C++) put the operating system's message into their own errors.
 _FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
 # torch's own files (C++), whose writer does not say why it failed; and the bytes that a full disk may have left.
-_UNWRITTEN = re.compile(r"inline_container|PytorchStreamWriter")
+_UNWRITTEN = re.compile(r"inline_container.*unexpected pos|PytorchStreamWriter failed")
 _NO_ROOM = 16 * 2**20
 # The same messages mean memory for NCCL's segments and the files of torch's data loaders (torch_shm_manager).
 _SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|</torch_\d", re.IGNORECASE)

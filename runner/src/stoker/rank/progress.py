@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.error import HTTPError
 
 from stoker.contract.variables import PROGRESS_SECONDS
 from stoker.contract.words import say, timestamp
@@ -245,7 +246,7 @@ class ProgressReporter:
         self._token = environ.get("KUBEFLOW_TRAINER_SERVER_TOKEN")
         self._pending: dict[str, Any] | None = None
         self._wake = threading.Condition()
-        self._closing = False
+        self._closing, self._closed = False, 0.0
         self._complained = False
         self._thread: threading.Thread | None = None
         if self._url:
@@ -261,7 +262,7 @@ class ProgressReporter:
     def close(self) -> None:
         """Post the newest status if that has not been done, and wait for it (at most two request time-outs)."""
         with self._wake:
-            self._closing = True
+            self._closing, self._closed = True, time.monotonic()
             self._wake.notify()
         if self._thread is not None:
             self._thread.join(2 * _REQUEST_SECONDS)
@@ -285,7 +286,8 @@ class ProgressReporter:
                 continue
             if closing:
                 tries -= 1
-                if not tries:
+                # One that hangs is not waited for a second time: a pod that stops has little time.
+                if not tries or last - self._closed >= _REQUEST_SECONDS:
                     return
                 time.sleep(_SECONDS_BETWEEN_LAST_TRIES)
             self._put_back(body)
@@ -297,7 +299,7 @@ class ProgressReporter:
                 self._pending = body
 
     def _post(self, body: dict[str, Any]) -> bool:
-        """Post a status; return whether it has arrived."""
+        """Post a status; return whether another try would be of no use: it has arrived, taken or refused."""
         try:
             # The kubelet renews the token, so read it each time.
             token = Path(self._token).read_text().strip() if self._token else ""
@@ -315,4 +317,4 @@ class ProgressReporter:
             if not self._complained:
                 self._complained = True
                 say(f"progress could not be reported: {error}")
-            return False
+            return isinstance(error, HTTPError) and error.code < 500
