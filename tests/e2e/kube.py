@@ -21,8 +21,23 @@ UNANSWERED = (
 )  # fmt: skip
 
 
+#: What kubectl may do twice.
+REPEATABLE = ("get", "logs", "delete", "apply", "patch")
+
+
 class UnansweredError(AssertionError):
     """The API server did not answer in time: on a machine that is busy, it may the next time."""
+
+
+def is_unanswered(done: subprocess.CompletedProcess[str]) -> bool:
+    """Return whether a command failed because the API server did not answer in time."""
+    return done.returncode != 0 and any(words in done.stderr for words in UNANSWERED)
+
+
+def failure(what: str, done: subprocess.CompletedProcess[str]) -> AssertionError:
+    """Return the error for a command that failed, with what it printed."""
+    error = UnansweredError if is_unanswered(done) else AssertionError
+    return error(f"{what} failed:\n{done.stdout}{done.stderr}")
 
 
 class Kube:
@@ -44,12 +59,15 @@ class Kube:
             UnansweredError: it had no answer in time.
             AssertionError: it failed otherwise.
         """
-        done = self.cluster.run(
-            ["kubectl", "--namespace", self.namespace, *argv], check=False, capture_output=True, input=stdin
-        )
+        for again in (True, True, False):
+            done = self.cluster.run(
+                ["kubectl", "--namespace", self.namespace, *argv], check=False, capture_output=True, input=stdin
+            )
+            if not (again and argv[0] in REPEATABLE and is_unanswered(done)):
+                break
+            time.sleep(1)
         if check and done.returncode != 0:
-            error = UnansweredError if any(words in done.stderr for words in UNANSWERED) else AssertionError
-            raise error(f"kubectl {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
+            raise failure(f"kubectl {' '.join(argv)}", done)
         return done
 
     def stoker(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -62,8 +80,7 @@ class Kube:
         command = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", sys.executable, "-m", "stoker", *words]
         done = self.cluster.run([*command, "--namespace", self.namespace], check=False, capture_output=True)
         if check and done.returncode != 0:
-            error = UnansweredError if any(said in done.stderr for said in UNANSWERED) else AssertionError
-            raise error(f"{words}: {done.stdout}{done.stderr}\n{self.state()}")
+            raise failure(f"{words}\n{self.state()}", done)
         return done
 
     def apply(self, *objects: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,13 +71,18 @@ def queue(
     ]
     made[2]["metadata"]["namespace"] = kube.namespace
     # One of an earlier test goes when its last run has gone.
-    kube.until("the old queue to go", lambda: kube.get("clusterqueues.kueue.x-k8s.io", name) is None, 180)
+    for kind in ("clusterqueues", "resourceflavors"):
+        kube.until(f"the old {kind} to go", partial(_is_gone, kube, f"{kind}.kueue.x-k8s.io", name), 180)
     kube.apply(*made)
     try:
         yield name
     finally:
         for one in reversed(made):
             kube.delete(f"{one['kind']}.kueue.x-k8s.io", one["metadata"]["name"], wait=False)
+
+
+def _is_gone(kube: Kube, kind: str, name: str) -> bool:
+    return kube.get(kind, name) is None
 
 
 def queued(trainjob: Mapping[str, Any], name: str | None, priority: str | None = None) -> dict[str, Any]:

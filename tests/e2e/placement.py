@@ -33,7 +33,7 @@ def bare_namespace(cluster: Cluster, name: str, claim: str) -> Iterator[Kube]:
         "resources": {"requests": {"storage": "1Gi"}},
     }
     with restricted_namespace(cluster, name) as kube:
-        kube.until("an earlier volume to go", lambda: kube.get("pv", claim) is None, 120)
+        kube.delete("pv", claim)
         kube.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": claim}, "spec": volume})
         kube.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim}, "spec": spec})
         yield kube

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,9 @@ def strikers(kube: Kube, image: Image) -> Iterator[list[Striker]]:
         striker.delete()
 
 
-def hit(strikers: Sequence[Striker], pods: Sequence[Mapping[str, Any]], number: signal.Signals, word: str = "") -> None:
+def hit(
+    strikers: Sequence[Striker], pods: Sequence[Mapping[str, Any]], number: signal.Signals, word: str = ""
+) -> datetime:
     """Send processes of pods a signal: at once, as the end of one ends others.
 
     Args:
@@ -106,6 +109,9 @@ def hit(strikers: Sequence[Striker], pods: Sequence[Mapping[str, Any]], number: 
         pods: the pods.
         number: the signal.
         word: a word in the commands of the processes; all of them without one.
+
+    Returns:
+        when they were to get it.
     """
     hosts = {
         striker: [pod["spec"]["hostname"] for pod in pods if pod["spec"]["nodeName"] == striker.node]
@@ -114,11 +120,12 @@ def hit(strikers: Sequence[Striker], pods: Sequence[Mapping[str, Any]], number: 
     there = {striker: names for striker, names in hosts.items() if names}
     words = [word] if word else []
     # A Python starts on each node before: one node may be slower than another by seconds.
-    moment = str(time.time() + _START_SECONDS * (len(there) > 1))
+    moment = time.time() + _START_SECONDS * (len(there) > 1)
     with ThreadPoolExecutor(len(there)) as pool:
-        said = [*pool.map(lambda one: one.run(HIT, number.name, ",".join(there[one]), moment, *words), there)]
+        said = [*pool.map(lambda one: one.run(HIT, number.name, ",".join(there[one]), str(moment), *words), there)]
     struck = {line.split()[2] for lines in said for line in lines if re.fullmatch(r"hit [1-9]\d* \S+", line)}
     assert struck == {pod["spec"]["hostname"] for pod in pods}, said
+    return datetime.fromtimestamp(moment, UTC)
 
 
 def evict(kube: Kube, pod: str) -> None:

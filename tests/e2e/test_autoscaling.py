@@ -88,8 +88,13 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
     autoscaler: Callable[[], dict[str, Any]] = lambda: kube.get("hpa", NAME) or {}  # noqa: E731
     with client.busy(server.url, "base", pause=5, askers=1) as quiet:  # several at once would be a queue
         kube.until("the autoscaler to see requests", lambda: condition(autoscaler(), "ScalingActive"), 300)
-    metrics = {metric["pods"]["metric"]["name"] for metric in autoscaler()["status"]["currentMetrics"]}
-    assert metrics == {"vllm_num_requests_waiting", "vllm_num_requests_running"}
+
+    def seen() -> set[str]:
+        found = autoscaler().get("status", {}).get("currentMetrics") or ()
+        return {metric["pods"]["metric"]["name"] for metric in found if "pods" in metric}
+
+    wanted = {"vllm_num_requests_waiting", "vllm_num_requests_running"}
+    kube.until("both its metrics", lambda: seen() == wanted, 120)
     (replica,) = server.pods()
     assert quiet["failures"] == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -32,20 +31,9 @@ Stoker = Callable[..., str]
 
 
 @pytest.fixture
-def stoker(cluster: Cluster, kube: Kube) -> Stoker:
-    """Runs a command of `stoker` as a user would, and returns what it printed."""
-
-    def run(*words: str) -> str:
-        done = cluster.run(
-            [sys.executable, "-m", "stoker", *words, "--namespace", kube.namespace],
-            check=False,
-            capture_output=True,
-            env={"PYTHONPATH": str(ROOT / "runner/src")},
-        )
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}\n{kube.state()}"
-        return str(done.stdout)
-
-    return run
+def stoker(kube: Kube) -> Stoker:
+    """Runs a command of `stoker`, and returns what it printed."""
+    return lambda *words: str(kube.stoker(*words).stdout)
 
 
 @pytest.fixture
@@ -58,7 +46,7 @@ def team(kube: Kube) -> Iterator[str]:
 def test_a_run_waits_for_quota_says_so_and_then_runs(
     team: str, kube: Kube, submit: Callable[[Mapping[str, Any]], Run], stoker: Stoker
 ) -> None:
-    first = submit(queued(trainjob("first"), team))
+    first = submit(queued(trainjob("first", [*LONG, "--max_steps=300", "--save_steps=300"]), team))
     kube.until("the first run to be admitted", lambda: first.object()["spec"].get("suspend") is False, 180)
     second = submit(queued(trainjob("second"), team))
     kube.until("Kueue's verdict", lambda: "insufficient unused quota" in stoker("explain", "second"), 180)

@@ -108,7 +108,7 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
         pods = [*(nodes[node] for node in case.nodes), *(samplers if case.hit == EVERYTHING else ())]
         lost = datetime.now(UTC)
         if case.number is signal.SIGKILL:
-            hit(strikers, pods, case.number)
+            lost = hit(strikers, pods, case.number)
         else:
             for pod in pods:
                 if case.hit == EVERYTHING:

@@ -100,7 +100,6 @@ def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums
     # That its name is unknown is remembered by the cluster's DNS for a while.
     kube.until("the nodes to use the third", lambda: f"{NAME}-sampler-0-2.{NAME}:8080 is ready" in run.log(), 300)
     three = len(run.metrics())
-    assert is_home_soon(three), f"the third is no group's home for long after step {three}: change NAME"
     run.hold(three + WITH_THREE)
     run.wait_steps(three + WITH_THREE)
     scale(kube, run, 2)
@@ -116,7 +115,10 @@ def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums
     assert run.replicas(two + 4) == {*names[:2]}
     ready = [line["samplers/ready"] for line in run.metrics()]
     # One that loads a version late, as where other tests take the processor, is not ready in that step.
-    used = next(step for step in range(three, two) if ready[step : step + 2] == [3.0, 3.0])
+    both = [step for step in range(three, two) if ready[step : step + 2] == [3.0, 3.0]]
+    assert both, f"the third was never ready for long: {ready}"
+    used = both[0]
+    assert is_home_soon(used), f"the third is no group's home for long after step {used}: change NAME"
     # As many versions as steps were published when it was ready. The groups of two steps begin within two versions.
     assert run.first_version(names[2]) <= used + 2
     assert max(ready[two + 4 :]) == 2.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -70,6 +69,8 @@ def submit_two(kube: Kube, reader: Reader, runtime: None, samplers: None) -> Ite
     def create(steps: int, save_steps: int) -> list[SumsRun]:
         for run in runs:
             run.delete()
+        for run in runs:
+            kube.until(f"what is left of {run.name} to go", run.is_gone, 300)
         kube.create(*(trainjob(name, steps, save_steps) for name in NAMES))
         return runs
 
@@ -116,8 +117,7 @@ def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
         run.wait_steps(HIT, seconds=900)
     before = replicas(kube)
     (node,) = killed.pods()
-    lost = datetime.now(UTC)
-    hit(strikers, [node], signal.SIGKILL)
+    lost = hit(strikers, [node], signal.SIGKILL)
     other.release()
     kube.until("another trainer", lambda: killed.runs(but=uid_of(node)), 300)
     killed.release()

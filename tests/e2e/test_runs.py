@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 
 from cluster import Cluster
 from e2e.conftest import ROOT
-from e2e.kube import Kube, condition
+from e2e.kube import Kube, UnansweredError, condition, failure
 from e2e.trainjobs import LORA_SFT, Run, trainjob
 from lint.snippets import adapted, block
 
@@ -64,7 +65,8 @@ def stoker(cluster: Cluster, kube: Kube, kubeconfig: Path) -> Stoker:
             capture_output=True,
             env={"PYTHONPATH": str(ROOT / "runner/src"), "KUBECONFIG": str(kubeconfig)},
         )
-        assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}\n{kube.state()}"
+        if done.returncode != code:
+            raise failure(f"{words}: {done.returncode}, not {code}\n{kube.state()}", done)
         return done
 
     return run
@@ -85,10 +87,12 @@ def state(stoker: Stoker) -> str:
 
 
 def wait_state(stoker: Stoker, *wanted: str, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while (found := state(stoker)) not in wanted:
+    deadline, found = time.monotonic() + seconds, ""
+    while found not in wanted:
         assert time.monotonic() < deadline, f"{found}, not {wanted}"
         time.sleep(2)
+        with suppress(UnansweredError):
+            found = state(stoker)
 
 
 def continued(name: str, before: str, steps: int) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def test_a_claim_for_one_node_is_read_on_that_node_and_without_pods(
         run.wait_steps(22)
         (pod,) = run.pods()
         # What the run still writes cannot be compared, and is refused.
-        stoker("get", run.name, str(tmp_path / "early"), "--all", "--only", "*adapter_config.json")
+        stoker("get", run.name, str(tmp_path / "early"), "--all", "--only", "checkpoint-20/adapter_config.json")
         assert (tmp_path / "early/checkpoint-20/adapter_config.json").stat().st_size > 0
         place = f"{kube.namespace}/{run.name}-get-"
         (told,) = [event["message"] for event in kube.items("events") if place in event.get("message", "")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,14 @@ PATHS = {8080: "/v1/models", 8081: "/adapters", 8082: "/metrics"}
 
 
 @pytest.fixture(scope="module")
-def server(install: Install, models: str, cluster: Cluster) -> Server:
+def server(install: Install, models: str, cluster: Cluster, helm: Callable[..., str]) -> Iterator[Server]:
     """A replica with an adapter, on the node whose network the tests can reach."""
-    return install(
+    yield install(
         NAME, "--set", f"model.claim.name={models}", "--set", "model.name=base",
         "--set-json", "adapters=" + json.dumps([{"name": "first", "claim": MODELS, "path": "output"}]),
         "--set", f"nodeSelector.kubernetes\\.io/hostname={cluster.nodes()[0]}",
     )  # fmt: skip
+    helm("uninstall", NAME, "--namespace", NAMESPACE, "--wait")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def mounts_images(request: pytest.FixtureRequest, cluster: Cluster) -> list[str]
 
 
 def test_a_model_is_served_out_of_an_image(
-    install: Install, client: Client, model_image: str, mounts_images: list[str]
+    install: Install, client: Client, model_image: str, mounts_images: list[str], helm: Callable[..., str]
 ) -> None:
     server = install(
         "imaged", "--set", "model.name=base", "--set", f"model.image.reference={model_image}",
@@ -175,3 +176,4 @@ def test_a_model_is_served_out_of_an_image(
     (answer,) = client.ask({"url": f"{server.url}/v1/completions", "body": body})
     assert answer["status"] == 200, answer
     assert answer["body"]["usage"]["completion_tokens"] == 4
+    helm("uninstall", server.name, "--namespace", NAMESPACE, "--wait")  # its node goes

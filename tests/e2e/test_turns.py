@@ -15,7 +15,7 @@ import yaml
 
 from charts.helm import ROOT
 from cluster import Cluster
-from e2e.kube import Kube, condition
+from e2e.kube import Kube, condition, failure
 from e2e.registry import Image
 from e2e.rollouts import ENDLESS, VALUES, Installs, SumsRun, example_trainjob
 from e2e.sharing import LEASE, holder
@@ -58,7 +58,8 @@ def stoker(cluster: Cluster, kube: Kube, runtimes: None) -> Iterator[Stoker]:
     def call(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", sys.executable, "-m", "stoker", *words]
         done = cluster.run(command, check=False, capture_output=True)
-        assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        if check and done.returncode != 0:
+            raise failure(str(words), done)
         return done
 
     yield call
@@ -126,6 +127,7 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
         now = holder(kube)
         if now and (not seen or seen[-1] != now):
             seen.append(now)
+        time.sleep(0.3)
     assert {*seen} == samplers
     for run, before in zip(runs, steps, strict=True):
         kube.until("both to learn", partial(has_learnt, run, before + 1), 600)

@@ -258,6 +258,7 @@ def _take_turns(kube: Kube) -> None:
         now = holder(kube)
         if now and (not seen or seen[-1] != now):
             seen.append(now)
+        time.sleep(0.3)
     assert {*seen} == samplers
 
 

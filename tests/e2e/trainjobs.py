@@ -211,8 +211,9 @@ class Run:
         self.kube.delete("pvc", f"initializer-{self.name}", wait=False)
 
     def is_gone(self) -> bool:
-        """Return whether nothing is left of it: neither its claim nor its pods."""
-        return self.kube.get("pvc", f"initializer-{self.name}") is None and not self.pods()
+        """Return whether nothing is left of it: its JobSet, its claim and its pods."""
+        claim = self.kube.get("pvc", f"initializer-{self.name}")
+        return not (claim or self.kube.get("jobset", self.name) or self.pods())
 
 
 class Reader:

@@ -75,11 +75,10 @@ class Initializer:
             time.sleep(0.02)
 
     def _bytes(self) -> int:
-        total = 0
-        for path in self.workspace.rglob("*"):
-            with suppress(FileNotFoundError):  # it has another name by now
-                total += path.stat().st_size if path.is_file() else 0
-        return total
+        """Return how much is on the disk; 0 while a file or a folder gets another name."""
+        with suppress(FileNotFoundError):
+            return sum(path.stat().st_size for path in self.workspace.rglob("*") if path.is_file())
+        return 0
 
 
 @pytest.fixture

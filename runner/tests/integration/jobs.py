@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,4 +211,8 @@ def leftovers(folder: Path) -> list[str]:
     deadline = time.monotonic() + 5
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in left]
+    found = []
+    for pid in left:
+        with suppress(OSError):  # it has ended just now
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return found

@@ -175,14 +175,14 @@ def test_connections_that_were_closed_while_idle_cost_nobody_his_place(
 
 
 def test_a_replica_that_is_killed_loses_nothing(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:
-    found = replicas.start(3, think=0.2)
+    found = replicas.start(3, think=1.0)
     fleet = fleet_of(found)
     fleet.check()
     until(lambda: len(fleet.ready()) == 3)
     pool, asked = in_a_loop(lambda: asyncio.gather(*(fleet.complete(request(ordinal)) for ordinal in range(48))))
     until(lambda: all(replica.busy for replica in found))
     replicas.kill(found[0])
-    turns = asked.result(20)
+    turns = asked.result(120)
     pool.shutdown()
     assert sorted(turn.prompt_ids[0] for turn in turns) == [*range(48)]
     assert f"127.0.0.1:{found[0].port}" not in {turn.replica for turn in turns}
@@ -192,8 +192,10 @@ def test_a_replica_that_is_killed_loses_nothing(replicas: Replicas, fleet_of: Ca
 
 
 def test_a_replica_that_lost_its_versions_is_told_to_look(
-    replicas: Replicas, fleet_of: Callable[..., Fleet], folder: Path, tmp_path: Path
+    replicas: Replicas, fleet_of: Callable[..., Fleet], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Otherwise the fleet may hear that it has lost them before it asks.
+    monkeypatch.setattr("stoker.rollouts.fleet._POLL_SECONDS", 60.0)
     (replica,) = replicas.start()
     fleet = fleet_of([replica])
     fleet.check()

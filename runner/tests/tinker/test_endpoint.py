@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CASES = HERE / "endpoint_cases.py"
 KEY = "tml-" + "k" * 32
-SECONDS = 300
+SECONDS = 900
 
 
 def test_models_are_trained_apart_and_exactly(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:

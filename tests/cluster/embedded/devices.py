@@ -205,5 +205,8 @@ def _is_ready(run: Run) -> bool:
 def _devices(run: Run) -> list[str]:
     """Return the devices that the node offers."""
     selector = f"--field-selector=spec.nodeName={DEVICE_NODE.name}"
-    listed = json.loads(run(["kubectl", "get", "resourceslices", selector, "-o", "json"]))
+    try:
+        listed = json.loads(run(["kubectl", "get", "resourceslices", selector, "-o", "json"]))
+    except ClusterError:  # the API server is busy
+        return []
     return sorted(device["name"] for one in listed["items"] for device in one["spec"].get("devices", ()))
