@@ -49,13 +49,13 @@ def answering(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [429, 500, 503, 504])
-def test_an_api_server_without_time_is_asked_again(monkeypatch: pytest.MonkeyPatch, patient: Call, code: int) -> None:
+def test_a_busy_api_server_is_asked_again(monkeypatch: pytest.MonkeyPatch, patient: Call, code: int) -> None:
     asked = answering(monkeypatch, code, 200)
     assert patient(time.monotonic() + 60, "GET", PATH) == "{}"
     assert asked == ["GET", "GET"]
 
 
-def test_one_that_never_has_time_is_named(monkeypatch: pytest.MonkeyPatch, patient: Call) -> None:
+def test_one_that_stays_busy_is_named(monkeypatch: pytest.MonkeyPatch, patient: Call) -> None:
     answering(monkeypatch, 503)
     with pytest.raises(SystemExit, match="the API server does not answer: HTTP Error 503"):
         patient(time.monotonic() - 1, "GET", PATH)

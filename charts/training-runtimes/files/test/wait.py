@@ -29,7 +29,7 @@ def call(method: str, path: str, body: Object | None = None) -> str | None:
 
     Raises:
         SystemExit: it refused; the message says what and why.
-        OSError: it cannot be reached, or has no time.
+        OSError: it cannot be reached, or is too busy.
     """
     request = urllib.request.Request(SERVER + path, json.dumps(body).encode() if body else None, method=method)
     request.add_header("Authorization", f"Bearer {(ACCOUNT / 'token').read_text()}")
@@ -39,7 +39,7 @@ def call(method: str, path: str, body: Object | None = None) -> str | None:
         with urllib.request.urlopen(request, context=trusted, timeout=30) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
-        # A call whose answer was lost has made what is there: all of an earlier test was removed.
+        # It is there because an earlier call made it, and its answer was lost: an earlier test has left nothing.
         if error.code == (409 if method == "POST" else 404):
             return None
         if error.code == 429 or error.code >= 500:
