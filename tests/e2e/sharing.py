@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from e2e.devices import CLASS
@@ -31,3 +32,20 @@ def holder(kube: Kube) -> str:
     """Return the host name of the pod that may use the device; empty if none."""
     lease = kube.get("lease", LEASE) or {}
     return str((lease.get("spec") or {}).get("holderIdentity") or "").rpartition("_")[0]
+
+
+def take_turns(kube: Kube, samplers: Collection[str]) -> None:
+    """Wait until each of the samplers, by host name, has had the device three times, and nobody else has.
+
+    Raises:
+        AssertionError: they did not in time, or another pod had it.
+    """
+    seen: list[str] = []
+    deadline = time.monotonic() + 300
+    while min(map(seen.count, samplers)) < 3:
+        assert time.monotonic() < deadline, f"no turns: {seen}"
+        now = holder(kube)
+        if now and (not seen or seen[-1] != now):
+            seen.append(now)
+        time.sleep(0.3)
+    assert {*seen} == {*samplers}

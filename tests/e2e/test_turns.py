@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from cluster import Cluster
 from e2e.kube import Kube, condition, failure
 from e2e.registry import Image
 from e2e.rollouts import ENDLESS, VALUES, Installs, SumsRun, example_trainjob
-from e2e.sharing import LEASE, holder
+from e2e.sharing import LEASE, holder, take_turns
 from e2e.trainjobs import Reader
 
 pytestmark = pytest.mark.full  # samplers start one after another
@@ -120,15 +119,7 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
     # Each has the device again and again, and nobody else ever.
     samplers = {pods_of(kube, name, "sampler")[0]["spec"]["hostname"] for name in NAMES}
     steps = [len(run.metrics()) for run in runs]
-    seen: list[str] = []
-    deadline = time.monotonic() + 300
-    while seen.count(min(samplers)) < 3 or seen.count(max(samplers)) < 3:
-        assert time.monotonic() < deadline, f"no turns: {seen}"
-        now = holder(kube)
-        if now and (not seen or seen[-1] != now):
-            seen.append(now)
-        time.sleep(0.3)
-    assert {*seen} == samplers
+    take_turns(kube, samplers)
     for run, before in zip(runs, steps, strict=True):
         kube.until("both to learn", partial(has_learnt, run, before + 1), 600)
     restarts = [

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +21,7 @@ from e2e.kube import Kube, uid_of
 from e2e.registry import Image
 from e2e.rollouts import SMALL, Installs, SumsRun, example_trainjob
 from e2e.sessions import Rl, key_of, left, pods_of, rl, status
-from e2e.sharing import CLAIMS, LEASE, OWN, SAMPLERS, SHARED, holder
+from e2e.sharing import CLAIMS, LEASE, OWN, SAMPLERS, SHARED, take_turns
 from e2e.trainjobs import Reader
 
 __all__ = ["devices", "rl"]  # fixtures
@@ -144,7 +143,7 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
         run.hold(late)
     if claims:
         _claim_devices(kube)
-    _take_turns(kube)
+    take_turns(kube, {pods_of(kube, name, "sampler")[0]["spec"]["hostname"] for name in NAMES})
     assert _restarts_of_samplers(kube, *NAMES) == {0}
 
     runs["one"].wait_steps(late, 1800)
@@ -246,20 +245,6 @@ def _claim_devices(kube: Kube) -> None:
     own = [devices_of(own_claim(kube, pod)) for name in NAMES for pod in pods_of(kube, name, "node")]
     assert [len(found) for found in (devices_of(shared), *own)] == [1, 1, 1]
     assert len(devices_of(shared).union(*own)) == COUNT
-
-
-def _take_turns(kube: Kube) -> None:
-    """Wait until each of the samplers has had the device three times, and nobody else has."""
-    samplers = {pods_of(kube, name, "sampler")[0]["spec"]["hostname"] for name in NAMES}
-    seen: list[str] = []
-    deadline = time.monotonic() + 300
-    while min(map(seen.count, samplers)) < 3:
-        assert time.monotonic() < deadline, f"no turns: {seen}"
-        now = holder(kube)
-        if now and (not seen or seen[-1] != now):
-            seen.append(now)
-        time.sleep(0.3)
-    assert {*seen} == samplers
 
 
 def _restarts_of_samplers(kube: Kube, *names: str) -> set[int]:

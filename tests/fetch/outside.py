@@ -16,7 +16,7 @@ from runner.tests.servers import serving
 
 # A name that no resolver knows.
 STORE = "store.invalid"
-# `openssl req` makes no certificate that is over.
+# For an expired certificate, which `openssl req` cannot make.
 _AUTHORITY = """
 [ca]
 default_ca = own

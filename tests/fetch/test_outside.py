@@ -96,7 +96,7 @@ def test_an_authority_that_the_bundle_lacks_is_answered_with_what_to_do(
         ({"name": "another.invalid"}, "ask the server by a name that its certificate has"),
     ],
 )
-def test_a_trusted_certificate_that_is_over_or_of_another_host_is_told_apart(
+def test_a_trusted_certificate_that_has_expired_or_is_of_another_host_is_told_apart(
     clients: Path, initializer: Make, tmp_path: Path, flaw: dict[str, Any], remedy: str
 ) -> None:
     certificate = outside.certified(tmp_path, **flaw)

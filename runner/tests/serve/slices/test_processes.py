@@ -47,14 +47,6 @@ def device(tmp_path: Path) -> Iterator[Device]:
     made.close()
 
 
-@pytest.fixture
-def patient_device(tmp_path: Path) -> Iterator[Device]:
-    """Two engines that share a device, with the usual time for hooks: a machine that stands still ends no engine."""
-    made = Device(tmp_path, more=["--hook-seconds", "60"])
-    yield made
-    made.close()
-
-
 def stop_in_a_request(engine: Engine, process: subprocess.Popen[bytes]) -> None:
     """Stop an engine while it uses the device."""
 
@@ -99,8 +91,7 @@ def test_an_engine_that_ends_no_request_has_the_device_until_it_is_gone(tmp_path
 
 # Shares are compared by time: a machine that stands still for seconds gives them to one.
 @pytest.mark.parametrize("switches", [20, pytest.param(1_000, marks=[pytest.mark.full, pytest.mark.alone])])
-def test_two_take_turns(patient_device: Device, switches: int) -> None:
-    device = patient_device
+def test_two_take_turns(device: Device, switches: int) -> None:
     wait_for(lambda: device.turns() > switches, "no turns", WAIT + switches)
     assert all(member.begun() for member in device.members)
     for member in device.members:
