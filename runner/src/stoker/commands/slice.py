@@ -15,6 +15,9 @@ import click
 from stoker.commands.group import PATH, reported, seconds
 from stoker.contract.exits import ExitCode, RunError
 
+# How long a command that cannot work waits in a pod for the guard: the kubelet starts the engine's container, and the
+# guard in it, only after it has seen this command run.
+_POD_SECONDS = 60.0
 _FOLDER = click.option("--folder", required=True, type=PATH, help="Folder that `run` and `guard` share.")
 
 
@@ -108,9 +111,11 @@ def slice_run_command(
     from stoker.serve.slices.sharing import Journal, Sharing
     from stoker.serve.slices.turns import Rules, Turns
 
-    with telling_the_guard(folder):
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with telling_the_guard(folder, _POD_SECONDS if "KUBERNETES_SERVICE_HOST" in os.environ else 0.0, stop):
         rules = Rules.within(lease_seconds, quantum)
-        stop = threading.Event()
         hooks: engines.Hooks
         if engine is not None and park_command is None and use_command is None:
             weights = engines.check_level(sleep_level, config)
@@ -132,8 +137,6 @@ def slice_run_command(
             )
         # A process that was started again must not be taken for the one before it.
         me = f"{name or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
         turns = Turns(me, rules)
         permits, reloads, notes = Permits(folder), Reloads(folder, hook_seconds), Journal(journal, lease, me)
         Sharing(leases, lease, turns, hooks, permits, reloads, notes, idle_seconds if by_load else None).run(stop)

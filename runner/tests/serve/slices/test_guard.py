@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from stoker.serve.slices.guard import (
     LOADING,
     PARKED,
     PARKING,
+    REFUSED,
     RUNNING,
     STARTING,
     STOP,
@@ -135,14 +137,22 @@ def test_the_engine_goes_with_its_guard(tmp_path: Path, guarded: subprocess.Pope
 
 
 def test_a_guard_ends_if_no_permit_will_ever_come(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
-    with pytest.raises(RunError, match="no such Lease"), telling_the_guard(tmp_path):
+    with pytest.raises(RunError, match="no such Lease"), telling_the_guard(tmp_path, 0.0, threading.Event()):
         raise RunError(ExitCode.CONFIG, "no such Lease")
     assert guarded.wait(10) == ExitCode.CONFIG
 
 
+def test_a_stop_ends_the_wait_for_a_guard(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(RunError, match="no such Lease"), telling_the_guard(tmp_path, 600.0, stop):
+        raise RunError(ExitCode.CONFIG, "no such Lease")
+    assert guard.read_permit(tmp_path) == Permit(REFUSED)
+
+
 def test_an_engine_that_had_a_permit_is_not_ended_by_a_later_error(tmp_path: Path) -> None:
     Permits(tmp_path).parked()
-    with pytest.raises(RunError, match="the Lease is gone"), telling_the_guard(tmp_path):
+    with pytest.raises(RunError, match="the Lease is gone"), telling_the_guard(tmp_path, 600.0, threading.Event()):
         raise RunError(ExitCode.CONFIG, "the Lease is gone")
     assert guard.read_permit(tmp_path) == Permit(PARKED)
 

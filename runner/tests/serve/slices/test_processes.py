@@ -387,3 +387,21 @@ def test_a_lease_that_cannot_be_used_is_told_at_once(tmp_path: Path, more: list[
     guarding.wait()
     assert (done.returncode, done.stderr.count("stoker: error: ")) == (code, 1)
     assert says in done.stderr
+
+
+def test_in_a_pod_a_guard_that_starts_later_is_told_too(tmp_path: Path) -> None:
+    # The kubelet starts the engine's container once it has seen `stoker slice run`, however soon that fails.
+    with serving(LeaseApi(), tmp_path / "account") as words:
+        command = [sys.executable, "-m", "stoker", "slice", "run", LEASE, "--folder", str(tmp_path), *words]
+        pod = {"PYTHONPATH": str(Path(stoker.__file__).parents[1]), "KUBERNETES_SERVICE_HOST": "127.0.0.1"}
+        asks = subprocess.Popen([*command, "--engine", "http://127.0.0.1:9"], env={**os.environ, **pod})
+        try:
+            wait_for(lambda: guard.read_permit(tmp_path) is not None, "nothing told")
+            with pytest.raises(subprocess.TimeoutExpired):
+                asks.wait(2)
+            guarding = [sys.executable, "-I", guard.__file__, str(tmp_path), "true"]
+            assert subprocess.run(guarding, timeout=WAIT, check=False).returncode == 78
+            assert asks.wait(WAIT) == 78
+        finally:
+            asks.kill()
+            asks.wait()

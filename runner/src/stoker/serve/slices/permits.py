@@ -55,17 +55,19 @@ def way_to_park(permit: Permit | None, sight: Sight | None, started: float) -> F
 
 
 @contextmanager
-def telling_the_guard(folder: Path) -> Iterator[None]:
+def telling_the_guard(folder: Path, seconds: float, stop: threading.Event) -> Iterator[None]:
     """Let the guard end, and the pod with it, if the body fails for good before the first permit.
 
     Args:
         folder: shared with the guard.
+        seconds: how long to wait for a guard to read so.
+        stop: ends the wait.
     """
     try:
         yield
     except RunError as error:
         if error.code.is_final and folder.is_dir():
-            Permits(folder).refused()
+            Permits(folder).refused(seconds, stop)
         raise
 
 
@@ -115,11 +117,23 @@ class Permits:
         """Note that the engine does not use the device."""
         self._give(Permit(PARKED))
 
-    def refused(self) -> None:
-        """Note that no permit will come, if none has come yet."""
+    def refused(self, seconds: float, stop: threading.Event) -> None:
+        """Note that no permit will come, if none has come yet, and wait until the guard has read so.
+
+        Args:
+            seconds: how long to wait.
+            stop: ends the wait.
+        """
         with self._lock:
             if self._permit is None:
                 self._write(Permit(REFUSED))
+            permit = self._permit
+        if permit is None or permit.state != REFUSED:
+            return
+        deadline = time.monotonic() + seconds
+        while self._sight().order < permit.order and time.monotonic() < deadline:
+            if stop.wait(_ASK_SECONDS):
+                return
 
     def way(self) -> Fencing:
         """Return how the engine stops for sure."""
