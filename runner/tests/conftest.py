@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ def _not_told_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what this shell or make may say to a run (`STOKER_CLUSTER` is make's) away from the tests."""
     for name in [name for name in os.environ if name.startswith(("STOKER_", "PET_"))]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Leaves the handlers of a stop as they were, for tests of what sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

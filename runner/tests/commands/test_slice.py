@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +11,10 @@ from stoker.commands.main import main
 from stoker.contract.exits import RunError
 from stoker.serve.slices.hooks import CommandHooks
 
+pytestmark = pytest.mark.usefixtures("own_signals")
+
 VLLM = ("--engine", "http://127.0.0.1:1")
 COMMANDS = ("--park-command", "true", "--use-command", "true")
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Leaves the signals of this process as they were."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def run(folder: Path, *words: str, **environ: str) -> Result:

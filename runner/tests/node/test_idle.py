@@ -123,7 +123,11 @@ def test_samplers_tell_their_requests_to_who_has_the_key(sampler: Sampler) -> No
 
 
 def test_an_idle_run_saves_and_ends_with_0(
-    sampler: Sampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    sampler: Sampler,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    own_signals: None,
 ) -> None:
     monkeypatch.setattr(launch, "_POLL_SECONDS", 0.01)
     monkeypatch.setenv("STOKER_SAMPLERS", sampler.address)
@@ -133,12 +137,7 @@ def test_an_idle_run_saves_and_ends_with_0(
     shared, local = SharedFolder(tmp_path, "r", 0), LocalFolder(tmp_path)
     Pulse(local.ranks, 0).beat(TRAINING, 3)
     child = Child(os.posix_spawn("/bin/sleep", ["sleep", "30"], dict(os.environ), setsid=True))
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    try:
-        signals = Signals()
-    finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
+    signals = Signals()
 
     def until_told() -> None:  # as ranks do, which save and end
         while not local.stop_flag.exists():
