@@ -211,6 +211,18 @@ def test_a_node_that_only_lost_its_peers_waits_for_one_to_say_why(tmp_path: Path
     assert verdict == Verdict(ExitCode.CRASHED, "node 1: ValueError: x", primary=False)
 
 
+def test_a_cause_is_heard_that_comes_while_this_node_tells_its_own_ending(
+    tmp_path: Path, plan: Plan, signals: Signals
+) -> None:
+    class Meanwhile(SharedFolder):
+        def publish(self, verdict: Verdict) -> None:
+            super().publish(verdict)
+            SharedFolder(tmp_path, "r", 1).publish(CAUSE)
+
+    verdict = launch._agree(plan, Meanwhile(tmp_path, "r", 0), LOST, signals)
+    assert verdict == Verdict(ExitCode.CRASHED, "node 1: ValueError: x", primary=False)
+
+
 @pytest.mark.usefixtures("patience")
 def test_the_node_with_the_cause_waits_until_all_have_heard_it(tmp_path: Path, plan: Plan, signals: Signals) -> None:
     heard: list[Verdict] = []

@@ -334,7 +334,7 @@ def _watch(
                 return peer
         if peer is None and plan.world.nnodes > 1 and now > next_look:
             next_look = now + _SHARED_POLL_SECONDS
-            peer = _failed_peer(shared)
+            peer = _failed_peer(shared.verdicts())
             peer_since = now
             hangs = hangs or bool(beats and shared.beats())
         if peer is not None and now > peer_since + _PEER_FAILURE_SECONDS:
@@ -381,8 +381,8 @@ def _hang(plan: Plan, shared: SharedFolder, own: Mapping[int, Beat]) -> Verdict:
     return Verdict(ExitCode.CRASHED, watchdog.describe(beats), primary=here)
 
 
-def _failed_peer(shared: SharedFolder) -> Verdict | None:
-    failed = {r: v for r, v in shared.verdicts().items() if v.code is not ExitCode.FINISHED}
+def _failed_peer(verdicts: Mapping[int, Verdict]) -> Verdict | None:
+    failed = {rank: verdict for rank, verdict in verdicts.items() if verdict.code is not ExitCode.FINISHED}
     if not failed:
         return None
     told = most_telling(list(failed.values()))
@@ -405,7 +405,9 @@ def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals)
     deadline = time.monotonic() + min(_PEER_WORD_SECONDS, signals.time_left(plan.grace_seconds))
     told: Verdict | None = None
     while True:
-        peer = _failed_peer(shared)
+        # Read once: a verdict that comes in between would be counted, but not heard.
+        others = shared.verdicts()
+        peer = _failed_peer(others)
         if peer is not None:
             verdict = most_telling([verdict, peer])
         if verdict != told:
@@ -415,6 +417,6 @@ def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals)
             except OSError as error:
                 say(f"the other nodes cannot learn of this failure: the workspace cannot be written to ({error})")
                 return verdict
-        if time.monotonic() > deadline or len(shared.verdicts()) == plan.world.nnodes - 1:
+        if time.monotonic() > deadline or len(others) == plan.world.nnodes - 1:
             return verdict
         time.sleep(_POLL_SECONDS)
