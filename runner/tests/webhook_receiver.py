@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         if self.server.drip:
             # Each byte comes in time for a timeout that counts from the byte before.
-            for byte in b"HTTP/1.1 200 OK\r\n" + 100 * b"X: y\r\n":
+            for byte in b"HTTP/1.1 200 OK\r\n" + 600 * b"X: y\r\n":
                 self.wfile.write(bytes([byte]))
                 time.sleep(0.2)
         self.send_response(self.server.status)

@@ -201,7 +201,7 @@ def browsing() -> Iterator[Page]:
             os.close(our_out)  # the browser ends when nobody can ask it any more
             os.close(our_in)
             try:
-                process.wait(10)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

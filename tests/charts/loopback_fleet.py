@@ -187,7 +187,7 @@ class LoopbackFleet:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", data, dict(headers))
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 status, text = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()
@@ -199,7 +199,7 @@ class LoopbackFleet:
 
 def until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until a proxy that was just started answers; show its log if it does not."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
             urllib.request.urlopen(url, timeout=5).close()

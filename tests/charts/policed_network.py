@@ -143,7 +143,7 @@ class Network:
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
-            process.wait(60)
+            process.wait(120)
         for name in [self._name, *(f"{self._name}-{pod}" for pod in self.addresses)]:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 

@@ -35,6 +35,6 @@ def leave_keys_everywhere(ask: Callable[..., object], log: Path) -> list[dict[st
 def status_with_a_body(port: int, path: str, key: str = "", sent: int = 0) -> int:
     """Return the status of an answer to a request that announces a body of a gigabyte, and sends so much of it."""
     head = f"GET {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\nContent-Length: 1000000000\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         connection.sendall(head.encode() + b"x" * sent)
         return int(connection.recv(20).split()[1])

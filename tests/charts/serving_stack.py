@@ -133,7 +133,7 @@ class Stack:
             process.terminate()
         for process in self._processes:
             try:
-                process.wait(60)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
 

@@ -17,7 +17,7 @@ RUNTIME = Path(__file__).resolve().parents[2] / "examples/runtimes/trl-grpo-asyn
 # Ends with 0 when it is told to stop, as vLLM does.
 SERVER = """#!/bin/sh
 trap 'kill $!; exit 0' TERM
-sleep 60 &
+sleep 600 &
 echo "$@" > "$NOTED"
 case "$4" in
   --ends=*) kill $!; exit "${4#--ends=}" ;;
@@ -45,7 +45,7 @@ def started(noted: Path, *args: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(("ends", "code"), [(0, 75), (1, 1), (137, 137)])
 def test_a_server_that_ends_by_itself_has_failed(noted: Path, ends: int, code: int) -> None:
-    assert started(noted, f"--ends={ends}", "--port=8000").wait(30) == code
+    assert started(noted, f"--ends={ends}", "--port=8000").wait(120) == code
     assert noted.read_text() == f"serve --config /config/vllm.yaml --ends={ends} --port=8000\n"
 
 
@@ -53,7 +53,5 @@ def test_a_server_that_is_told_to_stop_ends_at_once_and_has_failed(noted: Path) 
     process = started(noted)
     while not (noted.exists() and noted.read_text()):
         time.sleep(0.01)
-    began = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 75
-    assert time.monotonic() - began < 20, "it was told, and did not sleep to its end"
+    assert process.wait(120) == 75

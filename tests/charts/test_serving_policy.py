@@ -42,13 +42,13 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         running.pod("monitoring", "prometheus", {"app": "prometheus"}, IDLE, ())
         running.pod("elsewhere", "stranger", {"app": "chat"}, IDLE, ())
         running.apply(objects["NetworkPolicy"], "models")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         inside = [(who, "replica", port) for who in ("client", "prometheus", "stranger") for port in PORTS]
         for way in (*inside, ("replica", "client", ELSEWHERE)):
             while not running.reaches(*way):
                 assert time.monotonic() < deadline, f"{way}: nothing but the policy is to keep anybody out"
         running.enforce("replica")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while running.reaches("stranger", "replica", CLIENTS) or not running.reaches("client", "replica", CLIENTS):
             assert time.monotonic() < deadline, (running.folder / "agent.log").read_text()[-3000:]
         yield running

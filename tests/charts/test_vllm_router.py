@@ -81,7 +81,7 @@ class Router:
         )  # fmt: skip
         stack.callback(self._process.wait)
         stack.callback(self._process.terminate)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.ask("ready?")[0] != 200:
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
@@ -94,7 +94,7 @@ class Router:
             f"http://127.0.0.1:{self._port}{path}", data, {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return answer.status, json.load(answer)["by"]
         except urllib.error.HTTPError as error:
             return error.code, ""

@@ -147,7 +147,7 @@ def wait(run: Run, seconds: float) -> None:
         return True
 
     try:
-        wait_for("the webhooks", webhooks_answer, 60, "", interval=0.5)
+        wait_for("the webhooks", webhooks_answer, 300, "", interval=0.5)
     except ClusterError:
         raise ClusterError(f"the webhooks of JobSet and Trainer do not answer: {error}") from None
 

@@ -247,7 +247,7 @@ def _process(cluster: Cluster, words: Sequence[str], log: Path) -> Iterator[None
         finally:
             process.terminate()
             try:
-                process.wait(30)
+                process.wait(120)
             finally:
                 process.kill()
 

@@ -93,7 +93,7 @@ def listen(kube: Kube, name: str, port: int) -> str:
     serve = f"python -m http.server {port} --directory /workspace/output > /dev/null 2>&1 &"
     kube.kubectl("exec", node["metadata"]["name"], "--container", "node", "--", "sh", "-c", serve)
     address = f"http://{node['status']['podIP']}:{port}/"
-    kube.until("the node to listen", lambda: _answer(kube, name, address, "", 5) == 200, 60)
+    kube.until("the node to listen", lambda: _answer(kube, name, address, "", 5) == 200, 300)
     return address
 
 

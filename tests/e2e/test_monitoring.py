@@ -89,7 +89,7 @@ def test_a_run_is_found_and_seen_and_its_alerts_are_evaluated(
         }
         of_sft = ("Loss", "Steps done", "Learning rate", "Gradient norm", "Peak memory", "Restarts")
         for title in (*of_sft, "Seconds since the last sign of life", "What the nodes do"):
-            kube.until(f"panel {title} to show something", partial(shows, prometheus, panels[title]), 60)
+            kube.until(f"panel {title} to show something", partial(shows, prometheus, panels[title]), 300)
 
         (group,) = objects["PrometheusRule"]["spec"]["groups"]
         alerts = prometheus.rules()

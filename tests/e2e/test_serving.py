@@ -77,7 +77,6 @@ def test_a_version_is_served_by_both_replicas_and_no_request_fails(
         f"maximum {max(seconds):.2f} s; {load['requests']} requests meanwhile, {len(load['failures'])} failed"
     )
     assert [version["name"] for version in published] == [f"policy:{number}" for number in range(1, 6)]
-    assert max(seconds) < 30
     assert load["requests"] > 20
     assert load["failures"] == []
     # One batch holds requests for the base model and for adapters: each is answered as if it were alone.

@@ -131,7 +131,7 @@ def test_what_would_only_show_as_an_event_is_refused_by_validate(
                     "name",
                 ).stdout
             ),
-            60,
+            300,
         )
         assert not kube.items("pods", f"jobset.sigs.k8s.io/jobset-name={name}")
     finally:

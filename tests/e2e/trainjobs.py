@@ -262,7 +262,7 @@ class Reader:
                 return phase if phase in ("Succeeded", "Failed") else None
 
             phase = self.kube.until(f"pod {name} ({' '.join(command)}) to end", ended, seconds, every=0.5)
-            log = self.kube.until(f"the log of pod {name}", lambda: self._log(name), 60).stdout
+            log = self.kube.until(f"the log of pod {name}", lambda: self._log(name), 300).stdout
             assert phase == "Succeeded", log
             return log
 

@@ -69,7 +69,7 @@ class Initializer:
 
     def wait_for_bytes(self, count: int) -> None:
         """Wait until that much is on the disk."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self._bytes() < count:
             assert time.monotonic() < deadline, "nothing came"
             time.sleep(0.02)

@@ -76,7 +76,7 @@ class Hub:
 
     def forget_sent(self) -> None:
         """Count from nothing what is sent from now on, once nothing is on its way to a client that is gone."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while self.sending:
             assert time.monotonic() < deadline, "a file is still being sent"
             time.sleep(0.01)

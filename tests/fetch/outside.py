@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_CONNECT(self) -> None:
         self.state.asked.add(self.path)
         self.close_connection = True
-        with socket.create_connection(("127.0.0.1", self.store), timeout=30) as store, suppress(ConnectionError):
+        with socket.create_connection(("127.0.0.1", self.store), timeout=120) as store, suppress(ConnectionError):
             self.send_response(200)
             self.end_headers()
             other = {self.connection: store, store: self.connection}

@@ -40,7 +40,7 @@ def serving(folder: Path) -> Iterator[str]:
             [program, "serve", config], env={**os.environ, "OTEL_TRACES_EXPORTER": "none"}, stdout=log, stderr=log
         )
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) == 0:
@@ -51,4 +51,4 @@ def serving(folder: Path) -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(120)

@@ -87,7 +87,7 @@ def serving(folder: Path, certificate: Certificate | None = None) -> Iterator[st
         command += ["--cert", certificate.chain, "--key", certificate.key]
     server = subprocess.Popen([*command, "posix", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -99,4 +99,4 @@ def serving(folder: Path, certificate: Certificate | None = None) -> Iterator[st
         yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(120)

@@ -113,7 +113,7 @@ class Started:
         """Ask for a page by any method."""
         request = Request(self.address + path, method=method, headers=headers)
         try:
-            with _OPENER.open(request, timeout=60) as answer:
+            with _OPENER.open(request, timeout=120) as answer:
                 return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read().decode())
         except HTTPError as error:
             return Answer(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read().decode())
@@ -121,7 +121,7 @@ class Started:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Stop it, and return its exit code and what it has said since it began."""
         self._process.send_signal(number)
-        _, said = self._process.communicate(timeout=60)
+        _, said = self._process.communicate(timeout=120)
         return self._process.returncode, said
 
 
@@ -154,5 +154,5 @@ def start(packages: Path, tmp_path: Path) -> Iterator[Start]:
     for process, quiet in started:
         if process.poll() is None:
             process.terminate()
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=120)
             assert not quiet or said == ""

@@ -78,7 +78,7 @@ def talk(columns: int, **environ: str) -> str:
     )  # fmt: skip
     os.close(its)
     seen = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and select.select([ours], [], [], 60)[0]:
         try:
             piece = os.read(ours, 4096)
@@ -86,7 +86,7 @@ def talk(columns: int, **environ: str) -> str:
             break
         seen += piece
     os.close(ours)
-    assert process.wait(10) == 0, seen
+    assert process.wait(120) == 0, seen
     return seen.decode()
 
 

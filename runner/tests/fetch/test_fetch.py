@@ -414,7 +414,7 @@ class Container:
 
     def run(self, *argv: str, **env: str) -> tuple[int, str]:
         process = self.start(*argv, **env)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
         assert "Traceback" not in output
         return process.returncode, output
 
@@ -604,10 +604,10 @@ def test_a_pod_that_finds_another_at_work_waits_and_can_be_stopped(container: Co
             assert process.stdout is not None
             assert "another pod is fetching" in process.stdout.readline()
         stopped.send_signal(signal.SIGTERM)
-        output, _ = stopped.communicate(timeout=20)
+        output, _ = stopped.communicate(timeout=120)
         assert (stopped.returncode, "stopped by a signal" in output) == (75, True)
         assert waiting.poll() is None
-    output, _ = waiting.communicate(timeout=20)
+    output, _ = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, output
 
 
@@ -626,7 +626,7 @@ def test_a_second_stop_does_not_break_off_the_first(container: Container) -> Non
             time.sleep(0.3)
         if stopped.poll() is None:
             assert "stopped by a signal" in container.log.read_text()
-    output, _ = stopped.communicate(timeout=20)
+    output, _ = stopped.communicate(timeout=120)
     assert (stopped.returncode, "Traceback" in output) == (75, False), output
 
 
@@ -648,12 +648,11 @@ def test_links_are_followed_and_never_in_a_circle(container: Container) -> None:
     (container.source / "link.json").symlink_to(container.source / "blob" / "data")
     (container.source / "loop").symlink_to(container.source)
     (container.source / "a-link-to-blob").symlink_to("blob")
-    started = time.monotonic()
     assert container.run()[0] == 0
     content = container.content()
     # A folder stays beside a link to it, whichever is listed first.
     assert content["link.json"] == content["a-link-to-blob/data"] == content["blob/data"] == b"x"
-    assert time.monotonic() - started < 20
+    assert not [name for name in content if name.startswith("loop/")]
 
 
 def test_more_than_the_volume_holds_is_refused_before_it_begins(container: Container) -> None:

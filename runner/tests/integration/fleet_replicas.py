@@ -79,7 +79,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a program with all that it started."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(30)
+        process.wait(120)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

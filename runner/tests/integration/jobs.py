@@ -208,7 +208,7 @@ def processes_of(folder: Path) -> dict[int, dict[str, str]]:
 
 def leftovers(folder: Path) -> list[str]:
     """Return the command lines of processes that a job left behind; those that are just ending get a moment."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
     found = []

@@ -45,6 +45,6 @@ def sampler(folder: Path, port: int, watcher: int, *flags: str) -> Iterator[None
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
+            process.wait(120)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -175,7 +175,7 @@ def reward_model(vllm: Path, trainer_python: Path, inputs: Path, tmp_path: Path)
     yield f"http://127.0.0.1:{port}?model=judge"
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(30)
+        process.wait(120)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -193,7 +193,7 @@ def main(model: str, folder: Path, addresses: str) -> dict[str, Any]:
         until(lambda: len(run.fleet.ready()) == 2)
         found["last"] = [run.same(8, server) for server in run.servers]
         found["worst"].append(run.worst(run.ask(8)))
-        until(lambda: not any(name.startswith("w0") for name in run.there()), 20)
+        until(lambda: not any(name.startswith("w0") for name in run.there()), 120)
         found["files"].append(run.there())
         return found
     finally:

@@ -48,4 +48,4 @@ def server(python: Path, model: Path, folder: Path, *flags: str) -> Iterator[str
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)

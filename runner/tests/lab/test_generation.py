@@ -91,9 +91,9 @@ def test_prompts_are_asked_together_and_answered_in_their_order() -> None:
         prompt = str(body["prompt"])
         if prompt == "wrong":
             return 400, {"error": "no"}
-        together.wait(60)
+        together.wait(120)
         if prompt in before:
-            assert done[before[prompt]].wait(60)
+            assert done[before[prompt]].wait(120)
         done[prompt].set()
         return 200, {"choices": [{"text": f"{prompt}{number}", "finish_reason": "stop"} for number in range(body["n"])]}
 

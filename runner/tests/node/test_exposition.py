@@ -104,17 +104,17 @@ def test_prometheus_is_answered_while_the_run_lasts(tmp_path: Path, capfd: pytes
     address = f"http://127.0.0.1:{port}"
     with exposed(plan_in(tmp_path, port), {}) as exposition:
         exposition.see({0: Beat(1, 5, TRAINING, 1)})
-        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=120) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain")
             assert samples(answer.read().decode())["stoker_node_step"] == 5
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{address}/", timeout=10)
+            urllib.request.urlopen(f"{address}/", timeout=120)
         # Another node of this machine, or another program, has the port: the run goes on.
         with exposed(plan_in(tmp_path, port, rank=1), {}):
             pass
         assert f"metrics are not shown: port {port} cannot be used" in capfd.readouterr().err
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{address}/metrics", timeout=10)
+        urllib.request.urlopen(f"{address}/metrics", timeout=120)
 
 
 def test_the_port_is_a_number(tmp_path: Path) -> None:

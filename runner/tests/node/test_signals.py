@@ -46,7 +46,7 @@ def stopped_early(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str
         (tmp_path / "packages" / name).mkdir(parents=True)
     told["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'packages'}"
     command = [sys.executable, "-c", _STOPPED_EARLY, *args]
-    return subprocess.run(command, env={**os.environ, **told}, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**os.environ, **told}, check=False, capture_output=True, text=True, timeout=120)
 
 
 def test_a_stop_during_the_imports_of_a_run_ends_it_before_training(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ class Replicas:
         self._loop.close()
 
     def _do(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _listen(self, replica: FakeReplica) -> None:
         server = await asyncio.get_running_loop().create_server(
@@ -276,7 +276,7 @@ def replicas_of(folder: Path) -> Iterator[Replicas]:
         made.close()
 
 
-def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+def until(what: Callable[[], object], seconds: float = 120.0) -> None:
     """Wait until something is true."""
     import time
 

@@ -89,7 +89,7 @@ def test_conversations_are_judged_by_the_servers_template(server: Server) -> Non
 
 def test_a_busy_server_is_asked_again(server: Server) -> None:
     server.failing = [503, 429]
-    assert asyncio.run(RewardModel(server.address, 30).score(["abc"], ["d"])) == [-6.0]
+    assert asyncio.run(RewardModel(server.address, 600).score(["abc"], ["d"])) == [-6.0]
 
 
 def test_a_server_that_stays_away_ends_the_run_as_a_missing_peer(server: Server) -> None:
@@ -101,8 +101,8 @@ def test_a_server_that_stays_away_ends_the_run_as_a_missing_peer(server: Server)
 
 
 def test_the_time_of_a_request_begins_when_it_is_sent(server: Server) -> None:
-    server.pause = 1.5
-    model = RewardModel(server.address, 3)
+    server.pause = 4
+    model = RewardModel(server.address, 10)
     model._slots = asyncio.Semaphore(1)
     prompt = [{"role": "user", "content": "abc"}]
     completions = [[{"role": "assistant", "content": text}] for text in ("d", "de", "def")]
@@ -110,10 +110,10 @@ def test_the_time_of_a_request_begins_when_it_is_sent(server: Server) -> None:
 
 
 def test_a_server_that_hangs_does_not_hold_up_a_stop(server: Server) -> None:
-    server.pause = 20
+    server.pause = 600
 
     async def stopped() -> None:
-        task = asyncio.create_task(RewardModel(server.address, 30).score(["abc"], ["d"]))
+        task = asyncio.create_task(RewardModel(server.address, 600).score(["abc"], ["d"]))
         await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -121,7 +121,7 @@ def test_a_server_that_hangs_does_not_hold_up_a_stop(server: Server) -> None:
 
     began = time.monotonic()
     asyncio.run(stopped())
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 300
 
 
 @pytest.mark.parametrize("code", [400, 404])
@@ -189,11 +189,11 @@ def test_a_reward_model_that_is_still_starting_is_waited_for_and_a_stop_ends_the
     def stop(_reason: str) -> None:
         raise StopError
 
-    server.pause = 20
+    server.pause = 600
     began = time.monotonic()
     with pytest.raises(StopError):
         judges.check("2+2=", stop)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300
 
 
 def test_a_reward_model_that_never_comes_ends_with_69_before_the_first_step() -> None:

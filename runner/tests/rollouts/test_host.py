@@ -63,7 +63,7 @@ def test_async_methods_and_other_tools_run_at_once() -> None:
     barrier = threading.Barrier(2)
 
     def alone() -> str:
-        barrier.wait(10)
+        barrier.wait(120)
         return "met"
 
     assert contents(called_twice("meet")) == contents(called_twice("alone", alone)) == ["met", "met"]

@@ -88,11 +88,11 @@ def test_a_version_that_a_newer_one_overtakes_is_not_written(
 
     def slow(draft: Path) -> None:
         begun.set()
-        gate.wait(30)
+        gate.wait(120)
         write(draft)
 
     run.publisher.publish(1, slow)
-    assert begun.wait(30)
+    assert begun.wait(120)
     for version in (2, 3):
         run.publisher.publish(version, write)
     gate.set()
@@ -125,12 +125,12 @@ def test_a_sampler_that_is_lost_while_it_is_waited_for_holds_up_nobody(
     replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
 ) -> None:
     found = replicas.start(3, delay=0.1)
-    run = run_of(found, seconds=30)
-    found[0].delay = 60
+    run = run_of(found, seconds=600)
+    found[0].delay = 600
     run.publisher.publish(1, write)
     until(lambda: found[0].counted["/look"] == 1)
     replicas.kill(found[0])
-    until(lambda: run.usable == [1], 20)
+    until(lambda: run.usable == [1])
 
 
 def test_a_new_sampler_has_what_is_published_before_it_is_used(
@@ -318,12 +318,12 @@ def test_a_run_that_stops_waits_for_no_sampler(
     replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
 ) -> None:
     found = replicas.start(1, stuck=True)
-    run = run_of(found, seconds=60)
+    run = run_of(found, seconds=600)
     run.publisher.publish(1, write)
     until(lambda: bool(found[0].counted["/look"]))
     started = time.monotonic()
     run.close()
-    assert time.monotonic() - started < 30, "a version may take a minute"
+    assert time.monotonic() - started < 300, "a version may take ten minutes"
     assert run.versions() == []
 
 
@@ -336,11 +336,11 @@ def test_a_write_that_outlasts_the_end_leaves_no_version(
 
     def slow(draft: Path) -> None:
         begun.set()
-        goes_on.wait(30)
+        goes_on.wait(120)
         write(draft)
 
     run.publisher.publish(1, slow)
-    assert begun.wait(30)
+    assert begun.wait(120)
     run.publisher.close()
     goes_on.set()
     until(lambda: not run.publisher._thread.is_alive())

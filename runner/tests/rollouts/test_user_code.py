@@ -51,7 +51,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[UserCode
     return make
 
 
-async def score(code: UserCode, seconds: float = 30, count: int = 2, **columns: Any) -> Any:
+async def score(code: UserCode, seconds: float = 120, count: int = 2, **columns: Any) -> Any:
     answer = await code.ask(
         "score",
         seconds,
@@ -65,7 +65,7 @@ async def score(code: UserCode, seconds: float = 30, count: int = 2, **columns: 
     return answer["rewards"]
 
 
-def failure(code: UserCode, seconds: float = 30, **columns: Any) -> UserCodeError:
+def failure(code: UserCode, seconds: float = 120, **columns: Any) -> UserCodeError:
     with pytest.raises(UserCodeError) as failed:
         asyncio.run(score(code, seconds, **columns))
     return failed.value
@@ -221,7 +221,9 @@ def test_what_is_no_list_of_numbers_is_refused(code: Any, returned: str, problem
 
 
 @pytest.mark.parametrize(
-    ("kind", "wait"), [("def", "time.sleep(60)"), ("async def", "await asyncio.sleep(60)")], ids=["thread", "coroutine"]
+    ("kind", "wait"),
+    [("def", "time.sleep(600)"), ("async def", "await asyncio.sleep(600)")],
+    ids=["thread", "coroutine"],
 )
 def test_a_function_that_hangs_is_told_with_where_it_is(code: Any, kind: str, wait: str) -> None:
     made = code(f"import asyncio, time\n{kind} judge(completions, **kwargs):\n    {wait}  # here\n")
@@ -229,17 +231,17 @@ def test_a_function_that_hangs_is_told_with_where_it_is(code: Any, kind: str, wa
     failed = failure(made, 0.5)
     assert failed.problem == "took longer than the limit"
     assert "# here" in failed.trace
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300
 
 
 def test_an_async_function_that_never_awaits_is_found_too(
     code: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("stoker.rollouts.user_code._PING_SECONDS", 1.0)
-    made = code("import time\nasync def judge(completions, **kwargs):\n    time.sleep(60)\n")
+    made = code("import time\nasync def judge(completions, **kwargs):\n    time.sleep(600)\n")
     failed = failure(made, 0.2)
     assert (failed.function, failed.problem) == ("mine:judge", "took longer than the limit and let nothing else run")
-    told, end = "", time.monotonic() + 10
+    told, end = "", time.monotonic() + 120
     while "line 3 in judge" not in told:
         assert time.monotonic() < end, told
         time.sleep(0.05)
@@ -257,7 +259,7 @@ def test_a_thousand_functions_wait_at_the_same_time(code: Any) -> None:
         await asyncio.gather(*(score(made) for _ in range(1000)))
         return time.monotonic() - began
 
-    assert asyncio.run(many()) < 60
+    assert asyncio.run(many()) < 600, "one by one they take 2,000 s"
 
 
 def test_what_has_no_json_form_is_refused(code: Any) -> None:
@@ -358,7 +360,7 @@ def test_a_stop_ends_it_at_once_with_what_it_started(code: Any, tmp_path: Path) 
             await made.revive(1)
         return time.monotonic() - began
 
-    assert asyncio.run(stop()) < 60, "it would sleep for ten minutes"
+    assert asyncio.run(stop()) < 300, "it would sleep for ten minutes"
     until(lambda: not alive(process.pid))
 
 
@@ -382,7 +384,7 @@ def test_it_dies_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert Path(f"/proc/{pid}").exists()
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()

@@ -254,7 +254,7 @@ def test_a_stop_removes_the_pod(finished: Cluster, tmp_path: Path) -> None:
         assert getting.stderr is not None
         assert "reading claim initializer-tune through pod" in getting.stderr.readline()
         getting.terminate()
-        getting.communicate(timeout=60)
+        getting.communicate(timeout=120)
     assert getting.returncode != 0
     expect_no_pod(finished)
 

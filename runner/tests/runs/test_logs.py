@@ -112,7 +112,7 @@ def test_following_waits_in_a_queue(cluster: Cluster, client: Client, monkeypatc
     follower.join(0.5)
     assert follower.is_alive()
     cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
-    follower.join(20)
+    follower.join(120)
     assert found == [State.COMPLETE]
     assert "queue" in told[0]
 
@@ -157,15 +157,15 @@ def test_following_goes_over_restarts_and_repeats_nothing(
     follower = threading.Thread(target=lambda: found.append(logs.follow(client, "tune", (), None, show, tell)))
     follower.start()
     # The log of a container that runs breaks off after each answer of the stand-in, and is asked for anew.
-    assert reached["b"].wait(20)
+    assert reached["b"].wait(120)
     cluster.logs[NODE_0, "node"] += stamped((2, "c"))
-    assert reached["c"].wait(20)
+    assert reached["c"].wait(120)
     cluster.objects.pop(("pods", "ml", NODE_0))
     cluster.add("pods", terminated(0, attempt=1))
     cluster.logs["tune-node-0-0-x1k0c", "node"] = stamped((9, "d"))
-    assert reached["d"].wait(20)
+    assert reached["d"].wait(120)
     cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
-    follower.join(20)
+    follower.join(120)
     assert found == [State.COMPLETE]
     assert shown == ["a", "a later", "a traceback", "b", "c", "d"]
     assert (told[0], told[-1]) == ("tune is running", "tune is complete")

@@ -41,13 +41,13 @@ def test_sockets_have_room_and_go_with_the_server(tmp_path: Path, monkeypatch: p
         thread = threading.Thread(target=sampler.run, args=(stop,))
         thread.start()
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not (seen.exists() and seen.read_text()):
                 assert time.monotonic() < deadline, "the server could not make its socket"
                 time.sleep(0.05)
         finally:
             stop.set()
-            thread.join(60)
+            thread.join(120)
         assert not Path(seen.read_text()).parent.exists()
         assert [*folder.iterdir()] == []
 
@@ -102,10 +102,10 @@ def test_a_server_that_no_longer_answers_is_started_again(tmp_path: Path, monkey
     thread = threading.Thread(target=sampler.run, args=(stop,))
     thread.start()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (seen.exists() and seen.read_text().count("started") > 1):
             assert time.monotonic() < deadline, "the server was not started again"
             time.sleep(0.05)
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(120)

@@ -60,7 +60,7 @@ class Caller:
         named = {"Content-Type": kind, "X-API-Key": self.key, **headers}
         request = urllib.request.Request(f"{self.url}/api/v1/{path}", data, named)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 text = answer.read()
                 protobuf = answer.headers["Content-Type"] == "application/x-protobuf"
                 return answer.status, text if protobuf else json.loads(text)
@@ -425,7 +425,7 @@ def a_batch_is_not_learned_without_a_part_that_was_turned_away(setup: Setup) -> 
     def done(path: str, body: Any) -> bytes:
         future = service.answer(path, body)
         assert isinstance(future, Future)
-        assert future.wait(60)
+        assert future.wait(120)
         return future.body
 
     session = service.answer("create_session", {"sdk_version": "0.38.0"})
@@ -502,7 +502,7 @@ def what_could_not_be_published_can_be_published_again(setup: Setup) -> None:
     def done(request: str, **body: Any) -> dict[str, Any]:
         future = service.answer(request, body)
         assert isinstance(future, Future)
-        assert future.wait(60)
+        assert future.wait(120)
         found: dict[str, Any] = json.loads(future.body)
         return found
 
@@ -541,7 +541,7 @@ def models_of_clients_that_are_gone_make_room(setup: Setup) -> None:
                 told.append({"error": error.message, "status": error.status})
                 continue
             assert isinstance(future, Future)
-            assert future.wait(60)
+            assert future.wait(120)
             told.append(json.loads(future.body))
         assert "model_id" in told[0], told
         assert (said in told[1].get("error", ""), told[1].get("status", 400)) == (True, 400), told

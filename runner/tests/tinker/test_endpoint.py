@@ -106,7 +106,7 @@ def test_the_public_client_trains_and_samples(
     ):
         found = seen(client(client_python, "all", port, model))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == ExitCode.STOPPED
+        assert process.wait(120) == ExitCode.STOPPED
         assert sampler.names() == {}
     supervised, reinforced = found["supervised"], found["reinforced"]
     assert supervised["losses"][-1] < 0.9 * supervised["losses"][0]

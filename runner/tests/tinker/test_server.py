@@ -35,7 +35,7 @@ def test_all_addresses_are_those_of_both_families() -> None:
         for host in ("127.0.0.1", "[::1]"):
             request = urllib.request.Request(f"http://{host}:{server.server_address[1]}/api/v1/x", method="DELETE")
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(request, timeout=30)
+                urllib.request.urlopen(request, timeout=120)
         server.shutdown()
 
 
@@ -45,7 +45,7 @@ def test_what_would_change_a_checkpoint_is_refused_with_the_fix(url: str, method
         path, body = f"{url}/api/v1/training_runs/a/checkpoints/b", None if method == "DELETE" else b"{}"
         request = urllib.request.Request(path, body, {"X-API-Key": key}, method=method)
         with pytest.raises(urllib.error.HTTPError) as found:
-            urllib.request.urlopen(request, timeout=30)
+            urllib.request.urlopen(request, timeout=120)
         return found.value.code, found.value.headers["Allow"], json.load(found.value)["error"]
 
     assert refused("wrong")[0] == 401

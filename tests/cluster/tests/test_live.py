@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -186,10 +185,9 @@ def test_status_says_healthy(live: Cluster) -> None:
     assert all(health.healthy for health in live.provider.status())
 
 
-def test_a_second_up_finds_nothing_to_do(live: Cluster) -> None:
-    began = time.monotonic()
-    live.provider.up()
-    assert time.monotonic() - began < 10
+def test_a_second_up_finds_nothing_to_do(embedded: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    embedded.provider.up()
+    assert "the cluster is already up, healthy and current" in capfd.readouterr().err
 
 
 def test_two_nodes(live: Cluster) -> None:
@@ -204,7 +202,7 @@ def test_pods_reach_each_other_across_nodes(probes: Probes) -> None:
 def test_services_and_dns(probes: Probes) -> None:
     for name in probes.users:
         # kube-proxy learns of a Service's pods a moment after they are Ready.
-        wait_for("the Service", partial(probes.reaches, name, "http://probe"), 20, "")
+        wait_for("the Service", partial(probes.reaches, name, "http://probe"), 120, "")
         assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
 
 
@@ -311,7 +309,7 @@ def test_a_node_with_devices_joins_the_others_and_leaves_nothing(
     for other in probes.users:
         assert probes.run(name, "get", f"http://{probes.address(other)}:8080") == other
         assert probes.run(other, "get", f"http://{probes.address(name)}:8080") == name
-    wait_for("the Service", partial(probes.reaches, name, "http://probe"), 60, "")
+    wait_for("the Service", partial(probes.reaches, name, "http://probe"), 120, "")
     assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
     probes.run("first", "write", "/shared/third", "from first")
     assert probes.run(name, "read", "/shared/third") == "from first"

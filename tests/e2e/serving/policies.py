@@ -46,4 +46,4 @@ def enforced(cluster: Cluster, node: str, addresses: Sequence[str], log: Path) -
             for rule in added:
                 change("--delete", rule)
             running.terminate()
-            running.wait(30)
+            running.wait(120)

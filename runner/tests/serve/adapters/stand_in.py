@@ -53,9 +53,9 @@ class Vllm:
         if path in self.stubborn:
             return 500, _error("it cannot")
         if path == "/v1/models":
-            self.gate_models.wait(10)
+            self.gate_models.wait(120)
         elif "prompt_logprobs" in body:
-            self.gate.wait(10)
+            self.gate.wait(120)
         if self.down:
             return 503, {}
         if path == "/is_paused":

@@ -36,7 +36,7 @@ def post(address: str, body: bytes = b"", path: str = "/look", headers: dict[str
     """Return the answer to a POST: JSON, or the status of a refusal."""
     request = urllib.request.Request(f"{address}{path}", body, headers or {}, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code
@@ -95,7 +95,7 @@ def test_a_load_is_shown_before_its_effect_is_measured(
         publish(output, folder, "a")
         assert post(address)["loaded"] == ["a:1", "a:2"], "a look does not wait for the measurement either"
         vllm.gate.set()
-        assert poll.result(5).effects == {"a:1": 0.5}
+        assert poll.result(120).effects == {"a:1": 0.5}
     assert watch.look().effects == {"a:1": 0.5, "a:2": 0.5}
 
 
@@ -109,7 +109,7 @@ def test_an_effect_that_is_measured_too_late_is_not_kept(watch: Watch, vllm: Vll
         version.path.rename(version.path.with_name(".gone"))
         assert not watch.look().loaded
         vllm.gate.set()
-        assert (poll.result(5).effects, watch.state.problems) == ({}, {})
+        assert (poll.result(120).effects, watch.state.problems) == ({}, {})
 
 
 def test_those_who_ask_meanwhile_share_the_next_look(
@@ -126,8 +126,8 @@ def test_those_who_ask_meanwhile_share_the_next_look(
         while watch._asked < 10:
             time.sleep(0.01)
         vllm.gate_models.set()
-        assert all(other.result(5)["loaded"] == ["a:1"] for other in others)
-        assert first.result(5)["ready"]
+        assert all(other.result(120)["loaded"] == ["a:1"] for other in others)
+        assert first.result(120)["ready"]
     assert vllm.counted["/v1/models"] == 3
     assert vllm.counted["/v1/load_lora_adapter"] == 1
 
@@ -148,7 +148,7 @@ def test_looks_on_demand_and_the_poll_load_each_version_once(
             answers = list(pool.map(lambda _: post(address), range(4)))
             assert all(f"a:{number}" in answer["loaded"] for answer in answers)
         stop.set()
-        polling.result(10)
+        polling.result(120)
     assert vllm.counted["/v1/load_lora_adapter"] == 8
     assert watch.look().problems == {}
 
@@ -187,6 +187,6 @@ def test_only_so_many_wait_for_a_look(watch: Watch, vllm: Vllm, monkeypatch: pyt
             time.sleep(0.01)
         assert post(address) == 503
         vllm.gate_models.set()
-        assert first.result(5)["ready"]
+        assert first.result(120)["ready"]
     web.shutdown()
     web.server_close()

@@ -23,7 +23,7 @@ from stoker.serve.vllm import Server
 
 def wait_for(what: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.01)

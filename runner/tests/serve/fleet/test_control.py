@@ -258,7 +258,7 @@ def test_calls_to_two_processes_at_once_are_all_done(members: Members) -> None:
             for number, (name, path) in enumerate(paths.items())
         ]
         for one in done:
-            one.result(60)
+            one.result(120)
     assert [one.vllm.adapters for one in members.all] == [paths, paths]
     assert members.log.newest()[0].adapters == paths
 

@@ -31,7 +31,7 @@ def ask(members: Members, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     def asked(path: str, body: Any = None, raw: bytes | None = None) -> tuple[int, Any]:
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}{path}", data, timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}{path}", data, timeout=120) as answer:
                 status, text = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()

@@ -60,7 +60,7 @@ def process_of(members: Members, log: Path) -> Iterator[tuple[subprocess.Popen[b
     with log.open("wb") as stream:
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": source}, stdout=stream, stderr=stream)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/fleet", timeout=5) as answer:
@@ -79,7 +79,7 @@ def process_of(members: Members, log: Path) -> Iterator[tuple[subprocess.Popen[b
 def called(address: str, path: str, body: object) -> str:
     """Return the answer to a POST that is answered with 200."""
     request = urllib.request.Request(f"http://{address}{path}", json.dumps(body).encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         assert answer.status == 200
         return str(answer.read(), "utf-8")
 
@@ -97,7 +97,7 @@ def test_it_answers_until_it_is_told_to_stop(members: Members, tmp_path: Path) -
         assert json.loads(called(address, "/pause", {})) == {"status": "paused"}
         assert one.vllm.paused
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
 
 
 def test_a_call_under_way_is_answered_and_kept_before_it_ends(members: Members, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_call_under_way_is_answered_and_kept_before_it_ends(members: Members, 
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: not listens(address))
         one.vllm.gate_models.set()
-        assert answer.result(30) == "Success: LoRA adapter 'a' added successfully."
-        assert process.wait(10) == 0
+        assert answer.result(120) == "Success: LoRA adapter 'a' added successfully."
+        assert process.wait(120) == 0
     newest, _ = members.log.newest()
     assert (newest.kept, dict(newest.adapters)) == (True, {"a": order["lora_path"]})

@@ -100,7 +100,7 @@ def test_one_that_goes_back_to_the_weights_before_is_not_ready_meanwhile(
         good.vllm.reading.add("")  # the model's own weights, to which it goes back
         bad.vllm.reading.clear()
         with pytest.raises(CallRefusedError, match=f"; still rolling back, or not answering: .*{good.name}"):
-            call.result(60)
+            call.result(120)
     assert (good.vllm.weights, good.watch.state.ready) == (path, False)
     shown = whole.control().shown()["replicas"][good.name]
     why = f"it still has the weights in {path}, which are no longer wanted"

@@ -25,7 +25,7 @@ LEASE = "gpu-0"
 # Long enough that a busy machine stops an engine in time.
 DURATION = 5.0
 HOOK_SECONDS = 2.0
-WAIT = 60.0
+WAIT = 120.0
 
 
 def free_port() -> int:
@@ -130,7 +130,7 @@ class Member(Engine):
             process.send_signal(signal.SIGCONT)
             process.terminate()
             try:
-                process.wait(30)
+                process.wait(WAIT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -66,6 +66,6 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_has_started(tmp_pat
             except BlockingIOError:
                 return False
 
-        wait_for(are_gone, "what the command has started goes on", seconds=30)
+        wait_for(are_gone, "what the command has started goes on", seconds=120)
     finally:
         os.close(lives)

@@ -118,6 +118,7 @@ def next_one_within(device: Device, one: Member, seconds: float) -> None:
     assert time.monotonic() - began < DURATION + seconds
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "harm",
     [
@@ -159,6 +160,7 @@ def test_what_is_killed_or_stopped_loses_its_turn(device: Device, harm: str) -> 
     device.check()
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_an_api_that_does_not_answer_stops_everybody_and_ends_nobody(device: Device) -> None:
     wait_for(lambda: device.turns() >= 4, "no turns")
@@ -301,6 +303,7 @@ def test_a_turn_that_comes_while_a_version_is_read_ends_no_engine(tmp_path: Path
         device.check()
 
 
+@pytest.mark.alone
 @pytest.mark.full
 @pytest.mark.parametrize(
     "harm", ["SIGKILL of the one that asks", "SIGSTOP of the one that asks", "SIGSTOP of the engine"]
