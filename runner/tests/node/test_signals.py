@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from runner.tests.samples import POD
 
 from stoker.contract.exits import ExitCode
@@ -26,10 +28,17 @@ sys.argv = ["stoker", *sys.argv[1:]]
 from stoker.__main__ import main
 main()
 """
+_AS_FIRST_PROCESS = ("unshare", "--pid", "--fork")
 
 
-def stopped_early(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that is asked to stop before it has imported itself."""
+def stopped_early(tmp_path: Path, *args: str, by: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a command that is asked to stop before it has imported itself.
+
+    Args:
+        tmp_path: the workspace.
+        args: the command's arguments.
+        by: the command that starts it.
+    """
     told = {
         **POD,
         "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
@@ -45,7 +54,7 @@ def stopped_early(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str
     for name in ("torch", "transformers", "trl", "peft", "accelerate", "datasets"):
         (tmp_path / "packages" / name).mkdir(parents=True)
     told["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'packages'}"
-    command = [sys.executable, "-c", _STOPPED_EARLY, *args]
+    command = [*by, sys.executable, "-c", _STOPPED_EARLY, *args]
     return subprocess.run(command, env={**os.environ, **told}, check=False, capture_output=True, text=True, timeout=120)
 
 
@@ -57,3 +66,9 @@ def test_a_stop_during_the_imports_of_a_run_ends_it_before_training(tmp_path: Pa
 
 def test_another_command_just_ends(tmp_path: Path) -> None:
     assert stopped_early(tmp_path, "plan").returncode == -15
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the first process of a namespace needs root")
+def test_another_command_that_is_the_first_process_of_its_container_ends_too(tmp_path: Path) -> None:
+    done = stopped_early(tmp_path, "plan", by=_AS_FIRST_PROCESS)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.STOPPED, "", "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from stoker.contract.exits import RunError
 from stoker.contract.words import report_error
 from stoker.entry.launchers import translate
+from stoker.node.signals import listen
 
 
 def real_command(name: str, path: str, own_folder: Path) -> str | None:
@@ -27,12 +28,14 @@ def main() -> None:
 
 def start(command: str, argv: list[str], own_folder: Path) -> None:
     """Launch with the runner, or become the real command. Does not return."""
+    signals = listen()  # before the other imports, which take their time
     from stoker.node import launch
 
     try:
         found = translate(command, argv)
         if found is not None:
             sys.exit(launch.start(found.args, found.world))
+        signals.refuse_if_stopped()
     except RunError as error:
         report_error(error.message)
         sys.exit(error.code)
