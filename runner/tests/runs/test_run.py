@@ -34,6 +34,13 @@ STATES: dict[str, tuple[Object, Object | None, list[Object], State, str]] = {
         "",
     ),
     "training": (trainjob(), jobset(), [pod(), pod(index=1)], State.RUNNING, ""),
+    "its end has not reached the TrainJob": (
+        trainjob(),
+        jobset(restarts=1),
+        [terminated(0), terminated(0, index=1), pod("sampler")],
+        State.RUNNING,
+        "its pods have ended",
+    ),
     "a peer is missing": (
         trainjob(),
         jobset(),

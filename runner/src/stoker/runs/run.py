@@ -349,11 +349,18 @@ def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State,
     waits = next((pod.waits for pod in pods if pod.waits and not pod.samples), "")
     if any(pod.trains and pod.phase == "Running" and not pod.deleting for pod in pods):
         return State.RUNNING, waits or next((f"sampler: {pod.waits}" for pod in pods if pod.samples and pod.waits), "")
+    if _are_finished([pod for pod in pods if pod.trains]):
+        return State.RUNNING, "its pods have ended"
     if restarts and not any(pod.trains and not pod.deleting and not pod.ending for pod in pods):
         return State.RESTARTING, _why_failed(pods)
     if any(pod.fetches and pod.phase == "Running" for pod in pods) and not waits:
         return State.PREPARING, ""
     return State.PENDING, waits or _why_failed(pods)
+
+
+def _are_finished(pods: Sequence[Pod]) -> bool:
+    """Return whether all pods have ended well: Trainer says so of their run a moment later."""
+    return bool(pods) and all(pod.phase == "Succeeded" for pod in pods)
 
 
 def _why_failed(pods: Sequence[Pod], *, failed: bool = False) -> str:
