@@ -132,6 +132,13 @@ def test_a_rank_that_lost_its_helper_to_the_memory_limit_names_that_as_the_cause
     assert "DataLoader worker" in verdict.message
 
 
+def test_a_kill_at_the_memory_limit_is_told_before_the_word_of_a_peer_that_only_lost_this_node() -> None:
+    statuses = [ended(0, 69, "lost another rank", primary=False)]
+    echo = Verdict(ExitCode.UNAVAILABLE, "node 1: lost another rank", primary=False)
+    assert judged(statuses, -15, KILLED, peer=echo, shortage=SHORT).message.startswith(SHORT)
+    assert judged(statuses, -15, KILLED, peer=echo, shortage="") == echo
+
+
 def test_a_kill_that_was_not_the_memory_limits_is_not_called_so() -> None:
     verdict = judged([], 1, KILLED, shortage="")
     assert "not at this container's memory limit" in verdict.message

@@ -47,14 +47,16 @@ def judge(seen: Evidence) -> Verdict:
         return Verdict(ExitCode.FINISHED, "finished")
     if ended and most_telling(ended).primary:
         return _explained(most_telling(ended), seen.shortage)
+    killed = _killed(seen)
     if seen.peer is not None:
-        return seen.peer
+        # A peer that lost this node to the memory limit may speak before this node's launcher has ended.
+        echo = seen.shortage and seen.peer.code is ExitCode.UNAVAILABLE
+        return _explained(killed, seen.shortage) if killed is not None and echo else seen.peer
     if seen.stopped:
         return Verdict(
             ExitCode.STOPPED,
             "stopped before every process reported a saved checkpoint: the newest complete checkpoint counts",
         )
-    killed = _killed(seen)
     if killed is not None:
         return _explained(killed, seen.shortage)
     if ended:
