@@ -248,6 +248,24 @@ def test_a_session_that_kueue_admits_late_has_the_samplers_that_were_asked_for(
     assert cluster.objects["jobs", "ml", "sums-sampler-0"]["spec"] == {"parallelism": 1, "completions": 1}
 
 
+def test_a_session_that_restarts_while_it_is_waited_for_gets_its_samplers_again(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job() -> Object:
+        return {"metadata": {"name": "sums-sampler-0"}, "spec": {"parallelism": 2, "completions": 2}}
+
+    def restarted(_seconds: float) -> None:
+        cluster.add("jobs", job())
+        for index in range(3):
+            cluster.add("pods", sampler(index))
+
+    cluster.add("trainjobs", {"metadata": {"name": "sums"}})
+    cluster.add("jobs", job())
+    monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=time.monotonic, sleep=restarted))
+    up.wait(client, "sums", 3, 20, scale=True)
+    assert cluster.objects["jobs", "ml", "sums-sampler-0"]["spec"]["completions"] == 3
+
+
 def test_two_sessions_have_nothing_in_common(rl: Rl, cluster: Cluster) -> None:
     for name in ("one", "two"):
         assert rl("up", name, *SUMS, "--wait", "0").exit_code == 0

@@ -152,7 +152,7 @@ def wait(
         endpoint: wait for its endpoint for the tinker client too.
         claim: as for `up`, for a session that waits for a place at it.
         turns: as for `up`.
-        scale: give its samplers' job that number of pods, once it is there.
+        scale: give its samplers' job that number of pods, whenever it is there.
 
     Raises:
         RunError: it has failed (70), or is not ready in time (75): it goes on.
@@ -175,11 +175,12 @@ def wait(
         held = ""
         if places.waits(trainjob):
             held = take_place(client, trainjob, runtime_of(client, trainjob), claim, turns=turns)
-        scale = scale and not _scaled(client, name, count)
+        # At each look: a restart makes the job anew, with the runtime's number.
+        scaled = not scale or _scaled(client, name, count)
         pods = client.list(PODS, f"{LABEL}={name}")
         ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
         serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
-        if ready >= count and serving and not scale:
+        if ready >= count and serving and scaled:
             folder.mark_claim(client, name)
             return
         why = held or "; ".join(dict.fromkeys(_state(pod) for pod in pods)) or _without_pods(client, trainjob)
