@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import pytest
@@ -223,6 +224,11 @@ class SumsRun(Run):
         words = ["find", f"/claims/{claim}/adapters", "-mindepth", "2", "-maxdepth", "2", "-name"]
         found = [self._reader.run([*words, pattern], [claim]) for pattern in ("[0-9]*", ".draft-*")]
         return [line for text in found for line in text.splitlines()]
+
+
+def best(rewards: Sequence[float]) -> float:
+    """Return the highest mean reward of ten steps in a row."""
+    return max(fmean(rewards[start : start + 10]) for start in range(len(rewards) - 9))
 
 
 def _is_there(pod: Mapping[str, Any]) -> bool:
