@@ -8,7 +8,6 @@ from pathlib import Path
 
 from stoker.contract.exits import RunError
 from stoker.contract.words import report_error
-from stoker.entry.launchers import translate
 from stoker.node.signals import listen
 
 
@@ -29,6 +28,7 @@ def main() -> None:
 def start(command: str, argv: list[str], own_folder: Path) -> None:
     """Launch with the runner, or become the real command. Does not return."""
     signals = listen()  # before the other imports, which take their time
+    from stoker.entry.launchers import translate
     from stoker.node import launch
 
     try:
