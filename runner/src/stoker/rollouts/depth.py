@@ -9,9 +9,9 @@ from statistics import fmean, median
 # Shares of a step's time that the trainer waits. Between the two the depth stays, so that it does not swing.
 _SHOWS = 0.05
 _HIDDEN = 0.02
-# A wait so long that a few steps are enough to see it.
+# A wait so long that it shows in as many steps as batches are started together: often only one of these waits.
 _PLAIN = 0.2
-# Steps to look at: to see what is plain, to see whether the wait shows, to judge what a change has done.
+# Steps to look at: to see what has plainly helped, to see whether the wait shows, to judge what a change has done.
 _FEW = 4
 _SOME = 8
 _MANY = 16
@@ -45,7 +45,8 @@ class Depth:
         self.value = max(self._least, min(start, deepest))
         # Seconds waited and not waited, of the latest steps at this depth.
         self._steps: deque[tuple[float, float]] = deque(maxlen=_LONGEST)
-        self._skip = self.value
+        # Steps whose batches were started at the depth before.
+        self._skip = 0
         self._now = 0
         # The depth before and the seconds of a step at it, until it is known whether this one helps.
         self._before: tuple[int, float] | None = None
@@ -65,7 +66,6 @@ class Depth:
         """
         self._now += 1
         if self._skip:
-            # What is under way was started at the depth before.
             self._skip -= 1
             return self.value
         self._steps.append((waited, seconds - waited))
@@ -91,7 +91,7 @@ class Depth:
     def _choose(self) -> None:
         count = len(self._steps)
         share, seconds = self._measure(_SOME)
-        if share > _SHOWS and (count >= _SOME or (count >= _FEW and share > _PLAIN)):
+        if share > _SHOWS and (count >= _SOME or (count > self.value and share > _PLAIN)):
             if self.value < self._deepest and self._now >= self._held_until.get(self.value, 0):
                 if self._back:
                     self._patience[self.value + 1] = min(2 * self._patience[self.value + 1], _LONGEST)
