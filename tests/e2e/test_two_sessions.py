@@ -177,11 +177,21 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
         kube.until("all claims to go", lambda: kube.items("resourceclaims") == [], 180)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(ALL_WEIGHTS, id="all-weights", marks=pytest.mark.learning), pytest.param(LORA, id="lora")],
+)
 def test_each_is_its_solo_run_where_nothing_is_written_ahead(
-    rl: Rl, trainjob: Path, sharing: tuple[str, ...], kube: Kube, reader: Reader, measured: Callable[[str], None]
+    settings: dict[str, str],
+    rl: Rl,
+    trainjob: Path,
+    sharing: tuple[str, ...],
+    kube: Kube,
+    reader: Reader,
+    measured: Callable[[str], None],
 ) -> None:
     own = {"max_staleness": "0", "eval_strategy": "no", "max_steps": "20", "save_steps": "20"}
-    file = with_flags(trainjob, {**LEARNS, **LORA, **own})
+    file = with_flags(trainjob, {**LEARNS, **settings, **own})
 
     def rewards(*names: str) -> list[list[float]]:
         for name in names:
