@@ -32,6 +32,7 @@ _MASK, _VALUES = "#mask", "#values"
 THREADS = min(8, os.cpu_count() or 1)
 _READERS = 8  # they wait for the disk, so more than there are processors
 _CHUNK = 16 * 2**20
+_PIECE = 2**20  # computed while the next ones come from the disk
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Tensors = dict[str, torch.Tensor]
@@ -262,8 +263,8 @@ def taken(folder: Path, name: str, tensors: Tensors, spare: Tensors | None = Non
 def _read(file: Path, spare: Tensors) -> tuple[Tensors, dict[str, str]]:
     """Return the tensors of a file, in other memory because the file will be removed; and their checksums.
 
-    Several threads read, one tensor each, and compute its checksum while others wait for the disk. Reading a mapped
-    file page by page would use a part of what the disk can do.
+    Several threads read, one tensor each, and compute its checksum piece by piece while others wait for the disk.
+    Reading a mapped file page by page would use a part of what the disk can do.
 
     Raises:
         OSError: it cannot be read.
@@ -278,14 +279,15 @@ def _read(file: Path, spare: Tensors) -> tuple[Tensors, dict[str, str]]:
 
     def read(name: str) -> tuple[torch.Tensor, str]:
         tensor = _room(name, parts[name], spare)
-        left = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        left, found = memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), _checksum_of_nothing(tensor)
         with file.open("rb", buffering=0) as stream:
             stream.seek(8 + length + header[name]["data_offsets"][0])
             while left:
-                if not (count := stream.readinto(left)):
+                if not (count := stream.readinto(left[:_PIECE])):
                     raise OSError(f"it ends in the middle of {name}")
+                found = zlib.crc32(left[:count], found)
                 left = left[count:]
-        return tensor, checksum(tensor)
+        return tensor, f"{found:08x}"
 
     with ThreadPoolExecutor(_READERS) as threads:
         found = dict(zip(parts, threads.map(read, parts), strict=True))
@@ -355,8 +357,12 @@ def checksum(tensor: torch.Tensor) -> str:
     times as long as the disk.
     """
     data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    found = zlib.crc32(memoryview(data), zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)} ".encode()))
-    return f"{found:08x}"
+    return f"{zlib.crc32(memoryview(data), _checksum_of_nothing(tensor)):08x}"
+
+
+def _checksum_of_nothing(tensor: torch.Tensor) -> int:
+    """Return where the checksum of a tensor's bytes begins: its type and shape."""
+    return zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
 
 
 def digest_of(found: dict[str, str]) -> str:
