@@ -26,6 +26,10 @@ LEASE = "gpu-0"
 DURATION = 5.0
 HOOK_SECONDS = 2.0
 WAIT = 120.0
+# Seconds that an engine may take to start.
+START = 900.0
+# Seconds after the expiry of a Lease within which the next one has the device.
+NEXT = 12.0
 
 
 def free_port() -> int:
@@ -159,6 +163,7 @@ class Device:
         more: Sequence[str] = (),
         load: int = 1,
         read: float = 0.0,
+        make: Callable[..., Member] = Member,
     ) -> None:
         self.api = LeaseApi()
         self.api.make(LEASE)
@@ -166,7 +171,7 @@ class Device:
         words = [*self._stack.enter_context(serving(self.api, folder / "account")), *more]
         self.members = []
         for name in ("a", "b"):
-            member = Member(name, folder / name, words, quantum, duration, load, read)
+            member = make(name, folder / name, words, quantum, duration, load, read)
             self.members.append(member)
             self._stack.callback(member.end)
 
@@ -201,3 +206,47 @@ class Device:
     def close(self) -> None:
         """End everything."""
         self._stack.close()
+
+
+def next_one_within(device: Device, one: Member, seconds: float) -> None:
+    """Wait until the other engine serves, which it must within some time of the expiry of the Lease."""
+    other, began = device.other(one), time.monotonic()
+    before = len(other.events("running"))
+    wait_for(lambda: len(other.events("running")) > before, "the other one never got its turn")
+    assert time.monotonic() - began < DURATION + seconds
+
+
+def harm_one(device: Device, harm: str) -> None:
+    """Kill or stop a part of the one that has the device: the other gets it in time, and the harmed one gets it again.
+
+    Args:
+        device: whose members take turns.
+        harm: such as "SIGKILL of the engine": of the engine, the guard, or the one that asks.
+    """
+    wait_for(lambda: device.turns() >= 4, "no turns")
+    one = device.one_runs()
+    what = signal.Signals[harm.partition(" ")[0]]
+    if harm.endswith("asks"):
+        one.asks.send_signal(what)
+    elif harm.endswith("guard"):
+        one.guard.send_signal(what)
+    else:
+        os.kill(one.engine(), what)
+    next_one_within(device, one, NEXT)
+    # What was stopped goes on, and what was killed is started again, as the kubelet would.
+    turns = len(one.events("running"))
+    if one.guard.poll() is not None:
+        one.guard = one.start_guard()
+    one.guard.send_signal(signal.SIGCONT)
+    if what is signal.SIGKILL and harm.endswith("asks"):
+        one.asks.wait()
+        one.asks = one.start()
+    one.asks.send_signal(signal.SIGCONT)
+
+    def back() -> bool:
+        if one.guard.poll() is not None:
+            one.guard = one.start_guard()
+        return len(one.events("running")) > turns
+
+    wait_for(back, "it never got a turn again", START)
+    device.check()

@@ -3,64 +3,29 @@
 It serves one request after the other from the moment it starts, unless it is paused or asleep. Its workers load
 weights, which uses the device too and has a line of its own. A line is `torn` if weights were not whole then. LOAD is
 how many requests it says that it has, READ how many seconds its workers take to read a version.
-
-The device is a lock beside the folder of FILE. A line is `shared` if another engine had the device then.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from device_journal import DeviceJournal  # type: ignore[import-not-found]  # it lies beside this file when it runs
+
 REQUEST_SECONDS, LOAD_SECONDS = 0.005, 0.1
-
-
-class Device:
-    """What one engine may use at a time. The kernel takes it from an engine that is gone, and from no other."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a")
-        self._counting = threading.Lock()
-        self._users, self._shared = 0, False
-
-    @contextmanager
-    def used(self) -> Iterator[bool]:
-        """Use the device, and yield whether another engine does too."""
-        with self._counting:
-            if not self._users:
-                self._shared = not self._is_free()
-            self._users += 1
-        try:
-            yield self._shared
-        finally:
-            with self._counting:
-                self._users -= 1
-                if not self._users:
-                    fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def _is_free(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 class Work:
     """Requests without end, while they may be served."""
 
     def __init__(self, path: Path) -> None:
-        self.stream = path.open("a", buffering=1)
-        self.device = Device(path.parents[1] / "device")
+        self.journal = DeviceJournal(path)
         self.lock = threading.Lock()  # held while a request uses the device
         self.paused = False
         self.has = self.staged = ""  # versions of the weights: what is served, and what was read
@@ -77,14 +42,9 @@ class Work:
 
     def use(self, seconds: float, torn: Callable[[], bool]) -> None:
         """Use the device."""
-        with self.device.used() as shared:
-            begin = time.clock_gettime(time.CLOCK_BOOTTIME)
-            line = {"pid": os.getpid(), "begin": begin, "has": self.has, "torn": torn(), "shared": shared}
-            # A line of its own at the begin: an engine that is killed ends no request.
-            self.stream.write(json.dumps(line) + "\n")
+        with self.journal.use(has=self.has, torn=torn()) as line:
             time.sleep(seconds)
-            end = time.clock_gettime(time.CLOCK_BOOTTIME)
-            self.stream.write(json.dumps({**line, "end": end, "torn": line["torn"] or torn()}) + "\n")
+            line["torn"] = line["torn"] or torn()
 
     def workers(self, method: str, folders: Sequence[str] = (), name: str = "") -> dict[str, Any]:
         """Do what vLLM's workers do (`stoker.serve.weights.in_vllm`), beside requests if nobody has paused these."""

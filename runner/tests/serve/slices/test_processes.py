@@ -20,11 +20,14 @@ from runner.tests.serve.slices.processes import (
     DURATION,
     HOOK_SECONDS,
     LEASE,
+    NEXT,
     WAIT,
     Device,
     Engine,
     Member,
     check,
+    harm_one,
+    next_one_within,
     wait_for,
 )
 
@@ -34,9 +37,6 @@ from stoker.serve.slices.reloads import Reloads
 from stoker.serve.vllm import Server
 from stoker.serve.weights import files
 from stoker.serve.weights.watch import WeightsWatch
-
-# Seconds after the expiry of a Lease within which the next one has the device.
-NEXT = 12.0
 
 
 @pytest.fixture
@@ -110,14 +110,6 @@ def test_two_take_turns(device: Device, switches: int) -> None:
     assert [len(found) for found in pids] == [1, 1]
 
 
-def next_one_within(device: Device, one: Member, seconds: float) -> None:
-    """Wait until the other engine serves, which it must within some time of the expiry of the Lease."""
-    other, began = device.other(one), time.monotonic()
-    before = len(other.events("running"))
-    wait_for(lambda: len(other.events("running")) > before, "the other one never got its turn")
-    assert time.monotonic() - began < DURATION + seconds
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize(
     "harm",
@@ -131,33 +123,7 @@ def next_one_within(device: Device, one: Member, seconds: float) -> None:
     ],
 )
 def test_what_is_killed_or_stopped_loses_its_turn(device: Device, harm: str) -> None:
-    wait_for(lambda: device.turns() >= 4, "no turns")
-    one = device.one_runs()
-    what = signal.Signals[harm.partition(" ")[0]]
-    if harm.endswith("asks"):
-        one.asks.send_signal(what)
-    elif harm.endswith("guard"):
-        one.guard.send_signal(what)
-    else:
-        os.kill(one.engine(), what)
-    next_one_within(device, one, NEXT)
-    # What was stopped goes on, and what was killed is started again, as the kubelet would.
-    turns = len(one.events("running"))
-    if one.guard.poll() is not None:
-        one.guard = one.start_guard()
-    one.guard.send_signal(signal.SIGCONT)
-    if what is signal.SIGKILL and harm.endswith("asks"):
-        one.asks.wait()
-        one.asks = one.start()
-    one.asks.send_signal(signal.SIGCONT)
-
-    def back() -> bool:
-        if one.guard.poll() is not None:
-            one.guard = one.start_guard()
-        return len(one.events("running")) > turns
-
-    wait_for(back, "it never got a turn again")
-    device.check()
+    harm_one(device, harm)
 
 
 @pytest.mark.alone
