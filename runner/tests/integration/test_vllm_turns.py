@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,8 @@ from runner.tests.serve.slices.processes import LEASE, START, WAIT, Device, Memb
 pytestmark = [pytest.mark.full, pytest.mark.alone]
 
 HERE = Path(__file__).parent
-TURNS = 1_000
+# The stand-in engines of `test_processes.py` take a thousand; those of vLLM take twice as long.
+TURNS = 300
 # Requests that each engine has at any time.
 CLIENTS = 2
 PLUGIN = "[vllm.general_plugins]\nnotes = vllm_notes:register\n"
@@ -81,7 +82,7 @@ def _ask(port: int, over: threading.Event) -> None:
             over.wait(1.0)  # it starts
 
 
-def test_a_thousand_turns_never_overlap(device: Device, measured: Callable[[str], None]) -> None:
+def test_turns_never_overlap(device: Device, measured: Callable[[str], None]) -> None:
     wait_for(lambda: device.turns() > TURNS, "no turns", WAIT + 2 * TURNS)
     for member in device.members:
         member.asks.terminate()
@@ -98,14 +99,7 @@ def test_a_thousand_turns_never_overlap(device: Device, measured: Callable[[str]
     assert switches > TURNS / 2
 
 
-@pytest.mark.parametrize(
-    "harms",
-    [
-        ["SIGSTOP of the one that asks", "SIGKILL of the one that asks"],
-        ["SIGSTOP of the engine", "SIGKILL of the engine"],
-    ],
-    ids=["the one that asks", "the engine"],
-)
-def test_what_is_killed_or_stopped_loses_its_turn(device: Device, harms: Sequence[str]) -> None:
-    for harm in harms:
-        harm_one(device, harm)
+def test_what_is_killed_or_stopped_loses_its_turn(device: Device) -> None:
+    for signal in ("SIGSTOP", "SIGKILL"):
+        for what in ("the one that asks", "the engine"):
+            harm_one(device, f"{signal} of {what}")

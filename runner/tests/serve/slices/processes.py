@@ -249,4 +249,6 @@ def harm_one(device: Device, harm: str) -> None:
         return len(one.events("running")) > turns
 
     wait_for(back, "it never got a turn again", START)
+    begun = one.begun()
+    wait_for(lambda: one.begun() > begun, "it does not serve in its turn", START)
     device.check()
