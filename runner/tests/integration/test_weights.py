@@ -76,6 +76,11 @@ def test_a_difference_gives_the_same_bytes_in_every_type(formats: dict[str, Any]
         assert found["names"] == ["run:0", "run:1"]
 
 
+def test_a_version_may_have_tensors_of_every_type_and_form(formats: dict[str, Any]) -> None:
+    assert len(formats["types"]) == 14
+    assert all(formats["types"].values()), formats["types"]
+
+
 def test_a_worker_that_has_dropped_its_weights_has_the_same_ones_again(formats: dict[str, Any]) -> None:
     assert formats["restored"] == [["", "its own"], ["run:0", {"w": [1.0, 1.0]}]]
 

@@ -59,6 +59,17 @@ def round_trip(folder: Path) -> dict[str, Any]:
     return found
 
 
+def types(folder: Path) -> dict[str, bool]:
+    """Write and read tensors of every type, without a dimension and without elements; return which are equal."""
+    written = {str(kind): torch.arange(-3, 3).to(kind) for kind in in_vllm.TYPES.values()}
+    written |= {"scalar": torch.tensor(0.5), "empty": torch.empty(0, 3)}
+    folder.mkdir()
+    TensorSnapshot(written).write(folder, "run:0")
+    read = in_vllm.taken(folder, "", {})[2]
+    same = {name: (one.dtype, one.tolist()) == (read[name].dtype, read[name].tolist()) for name, one in written.items()}
+    return same | {"empty": read["empty"].shape == (0, 3)}
+
+
 def damages(folder: Path) -> dict[str, str]:
     """Damage files in many ways, and note what is said of each."""
     torch.manual_seed(0)
@@ -212,5 +223,6 @@ def places(folder: Path, *, kept: bool) -> dict[str, Any]:
 if __name__ == "__main__":
     scratch = Path(sys.argv[1])
     cases: dict[str, Any] = {"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}
+    cases["types"] = types(scratch / "types")
     cases["places"] = [places(scratch / str(kept), kept=kept) for kept in (False, True)]
     print(json.dumps({**cases, "restored": restored(scratch / "restored"), "unread": unread(scratch / "unread")}))

@@ -35,6 +35,22 @@ _CHUNK = 16 * 2**20
 _PIECE = 2**20  # computed while the next ones come from the disk
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+# As files call them: https://github.com/huggingface/safetensors/blob/main/safetensors/src/tensor.rs
+TYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -264,21 +280,24 @@ def _read(file: Path, spare: Tensors) -> tuple[Tensors, dict[str, str]]:
     """Return the tensors of a file, in other memory because the file will be removed; and their checksums.
 
     Several threads read, one tensor each, and compute its checksum piece by piece while others wait for the disk.
-    Reading a mapped file page by page would use a part of what the disk can do.
+    Reading a mapped file page by page would use a part of what the disk can do. So does asking safetensors for tensors,
+    each of which has the system read ahead from its first page.
 
     Raises:
         OSError: it cannot be read.
         SafetensorError: it is damaged.
     """
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    parts = load_file(file)  # mapped: of the file itself this reads the header, and compares it with the size
+    with safe_open(file, "pt"):  # reads the header, and compares it with the file's size
+        pass
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(length))
+    header.pop("__metadata__", None)
 
     def read(name: str) -> tuple[torch.Tensor, str]:
-        tensor = _room(name, parts[name], spare)
+        tensor = _room(name, header[name]["shape"], TYPES[header[name]["dtype"]], spare)
         left, found = memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), _checksum_of_nothing(tensor)
         with file.open("rb", buffering=0) as stream:
             stream.seek(8 + length + header[name]["data_offsets"][0])
@@ -290,16 +309,16 @@ def _read(file: Path, spare: Tensors) -> tuple[Tensors, dict[str, str]]:
         return tensor, f"{found:08x}"
 
     with ThreadPoolExecutor(_READERS) as threads:
-        found = dict(zip(parts, threads.map(read, parts), strict=True))
+        found = dict(zip(header, threads.map(read, header), strict=True))
     return {name: tensor for name, (tensor, _) in found.items()}, {name: of for name, (_, of) in found.items()}
 
 
-def _room(name: str, like: torch.Tensor, spare: Tensors) -> torch.Tensor:
+def _room(name: str, shape: Sequence[int], dtype: torch.dtype, spare: Tensors) -> torch.Tensor:
     """Return a tensor with any values, in memory that is spare or new."""
     found = spare.pop(name, None)
-    if found is not None and (found.shape, found.dtype) == (like.shape, like.dtype) and found.is_contiguous():
+    if found is not None and (found.shape, found.dtype) == (torch.Size(shape), dtype) and found.is_contiguous():
         return found
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
+    return torch.empty(tuple(shape), dtype=dtype)
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -314,7 +333,8 @@ def _applied(given: Tensors, before: Tensors, spare: Tensors) -> Tensors:
         if not sign:
             new[key] = tensor
         elif f"#{kind}" == _MASK:
-            new[name] = _room(name, before[name], spare).copy_(before[name])
+            old = before[name]
+            new[name] = _room(name, old.shape, old.dtype, spare).copy_(old)
             new[name].view(-1).masked_scatter_(_bits(tensor, new[name].numel()), given[name + _VALUES])
     return new
 
