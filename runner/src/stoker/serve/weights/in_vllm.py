@@ -327,16 +327,17 @@ def _place(tensor: torch.Tensor) -> int:
 
 
 def _applied(given: Tensors, before: Tensors, spare: Tensors) -> Tensors:
-    new = dict(before)
-    for key, tensor in given.items():
-        name, sign, kind = key.rpartition("#")
-        if not sign:
-            new[key] = tensor
-        elif f"#{kind}" == _MASK:
-            old = before[name]
-            new[name] = _room(name, old.shape, old.dtype, spare).copy_(old)
-            new[name].view(-1).masked_scatter_(_bits(tensor, new[name].numel()), given[name + _VALUES])
-    return new
+    changed = [key.removesuffix(_MASK) for key in given if key.endswith(_MASK)]
+
+    def apply(name: str) -> torch.Tensor:
+        old = before[name]
+        new = _room(name, old.shape, old.dtype, spare).copy_(old)
+        new.view(-1).masked_scatter_(_bits(given[name + _MASK], new.numel()), given[name + _VALUES])
+        return new
+
+    whole = {name: tensor for name, tensor in given.items() if "#" not in name}
+    with ThreadPoolExecutor(THREADS) as threads:
+        return {**before, **whole, **dict(zip(changed, threads.map(apply, changed), strict=True))}
 
 
 def _bits(mask: torch.Tensor, count: int) -> torch.Tensor:
