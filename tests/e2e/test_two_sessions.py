@@ -40,7 +40,7 @@ ALL_WEIGHTS = {
     "max_steps": "300",
     "save_steps": "25",
 }
-LORA = {"per_device_train_batch_size": "128", "max_steps": "60", "save_steps": "10"}
+LORA = {"per_device_train_batch_size": "128", "max_steps": "100", "save_steps": "10"}
 LEARNS = {
     "max_staleness": "4",
     "eval_strategy": "steps",
