@@ -426,12 +426,12 @@ def of_affinity(answers: Sequence[tuple[str, str]]) -> str:
 
 def shares(bench: Bench) -> None:
     """Print how two equal runs share a device; engines and the API of Leases are stand-ins."""
-    from runner.tests.serve.slices.processes import WAIT, Device, wait_for
+    from runner.tests.serve.slices.processes import WAIT, Device, lease_api, wait_for
 
     folder = bench.folder / "shares"
     folder.mkdir()
     with ExitStack() as stack:
-        device = Device(folder)
+        device = Device(folder, stack.enter_context(lease_api(folder)).words)
         stack.callback(device.close)
         say(f"takes {bench.args.turns} turns")
         wait_for(lambda: device.turns() > bench.args.turns, "no turns", WAIT + bench.args.turns)

@@ -6,7 +6,6 @@ import copy
 import json
 import random
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,17 +27,17 @@ class LeaseApi:
         leases: by name.
         tokens: which it knows.
         forbidden: verbs that the account does not have.
-        silent: it answers nobody.
         loss: share of answers that are lost after what was asked was done.
         calls: methods, as they came.
+        words: by which `stoker slice run` finds it, once it serves.
     """
 
     leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=lambda: {TOKEN})
     forbidden: set[str] = field(default_factory=set)
-    silent: bool = False
     loss: float = 0.0
     calls: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     draw: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -92,8 +91,6 @@ def serving(api: LeaseApi, account: Path) -> Iterator[list[str]]:
             self._ask(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _ask(self, body: dict[str, Any] | None) -> None:
-            while api.silent:
-                time.sleep(0.05)
             token = self.headers["Authorization"].removeprefix("Bearer ")
             status, found = api.answer(self.command, self.path, token, body)
             if api.draw.random() < api.loss:
@@ -113,9 +110,9 @@ def serving(api: LeaseApi, account: Path) -> Iterator[list[str]]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield ["--api", f"http://127.0.0.1:{server.server_port}", "--account", str(account)]
+        api.words = ["--api", f"http://127.0.0.1:{server.server_port}", "--account", str(account)]
+        yield api.words
     finally:
-        api.silent = False
         server.shutdown()
         thread.join()
         server.server_close()

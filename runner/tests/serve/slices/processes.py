@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,15 @@ def wait_for(what: Callable[[], bool], why: str, seconds: float = WAIT, pause: f
     while not what():
         assert time.monotonic() < deadline, why
         time.sleep(pause)
+
+
+@contextmanager
+def lease_api(folder: Path) -> Iterator[LeaseApi]:
+    """Serve a stand-in for the Lease API, with the Lease of the device, until the end of the block."""
+    api = LeaseApi()
+    api.make(LEASE)
+    with serving(api, folder / "account"):
+        yield api
 
 
 class Engine:
@@ -109,20 +118,28 @@ class Member(Engine):
         self.guard = self.start_guard()
         self.asks = self.start()
 
+    def enter(self, command: list[str]) -> list[str]:
+        """Return the command that starts another one where this member's processes are."""
+        return command
+
     def start(self) -> subprocess.Popen[str]:
         """Start `stoker slice run`."""
         environ = {**os.environ, "PYTHONPATH": str(Path(stoker.__file__).parents[1])}
-        return subprocess.Popen(self.words, env=environ, text=True)
+        return subprocess.Popen(self.enter(self.words), env=environ, text=True)
 
     def start_guard(self) -> subprocess.Popen[bytes]:
         """Start the guard as the engine's container does: one file, without our package."""
         engine = self.command(self.load, self.read)
-        return subprocess.Popen([sys.executable, "-I", guard.__file__, str(self.folder), *engine])
+        return subprocess.Popen(self.enter([sys.executable, "-I", guard.__file__, str(self.folder), *engine]))
 
-    def events(self, event: str) -> list[dict[str, float]]:
-        """Return the lines of the journal about something."""
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Return the lines of the journal, all or those about something."""
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []
-        return [found for line in lines if (found := json.loads(line))["event"] == event]
+        return [found for line in lines if (found := json.loads(line))["event"] in names or not names]
+
+    def runs(self) -> bool:
+        """Return whether this is its turn, as it knows by itself."""
+        return [line["event"] for line in self.events()[-1:]] == ["running"]
 
     def engine(self) -> int:
         """Return the process of the engine."""
@@ -153,25 +170,32 @@ def check(engines: Sequence[Engine]) -> None:
 
 
 class Device:
-    """A device with engines that share it."""
+    """A device with engines that share it.
+
+    Args:
+        folder: for what they write.
+        words: for `stoker slice run`: how it finds the API, and more.
+        quantum: seconds of a turn.
+        duration: seconds after which a holder that is not heard of has lost the Lease.
+        load: requests that a stand-in engine says it has.
+        read: seconds that its workers take to read a version.
+        make: makes a member.
+    """
 
     def __init__(
         self,
         folder: Path,
+        words: Sequence[str],
         quantum: float = 0.2,
         duration: float = DURATION,
-        more: Sequence[str] = (),
         load: int = 1,
         read: float = 0.0,
         make: Callable[..., Member] = Member,
     ) -> None:
-        self.api = LeaseApi()
-        self.api.make(LEASE)
         self._stack = ExitStack()
-        words = [*self._stack.enter_context(serving(self.api, folder / "account")), *more]
         self.members = []
         for name in ("a", "b"):
-            member = make(name, folder / name, words, quantum, duration, load, read)
+            member = make(name, folder / name, [*words], quantum, duration, load, read)
             self.members.append(member)
             self._stack.callback(member.end)
 
@@ -179,17 +203,12 @@ class Device:
         """Return how many turns there were."""
         return sum(len(member.events("running")) for member in self.members)
 
-    def holder(self) -> Member | None:
-        """Return who may use the device."""
-        name = self.api.holder(LEASE).partition("_")[0]
-        return next((member for member in self.members if member.name == name), None)
-
     def one_runs(self) -> Member:
         """Wait until an engine serves, and return whose it is."""
         found: list[Member] = []
 
         def serves() -> bool:
-            found[:] = [one for one in self.members if one is self.holder() and one.begun()]
+            found[:] = [one for one in self.members if one.begun() and one.runs()]
             return bool(found)
 
         wait_for(serves, "no engine serves")

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from runner.tests.serve.slices.processes import (
     Member,
     check,
     harm_one,
+    lease_api,
     next_one_within,
     wait_for,
 )
@@ -40,9 +40,16 @@ from stoker.serve.weights.watch import WeightsWatch
 
 
 @pytest.fixture
-def device(tmp_path: Path) -> Iterator[Device]:
+def api(tmp_path: Path) -> Iterator[LeaseApi]:
+    """The API that has the Lease."""
+    with lease_api(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def device(tmp_path: Path, api: LeaseApi) -> Iterator[Device]:
     """Two engines that share a device."""
-    made = Device(tmp_path)
+    made = Device(tmp_path, api.words)
     yield made
     made.close()
 
@@ -89,22 +96,17 @@ def test_an_engine_that_ends_no_request_has_the_device_until_it_is_gone(tmp_path
             check(engines)
 
 
-# Shares are compared by time: a machine that stands still for seconds gives them to one.
-@pytest.mark.parametrize("switches", [20, pytest.param(1_000, marks=[pytest.mark.full, pytest.mark.alone])])
-def test_two_take_turns(device: Device, switches: int) -> None:
-    wait_for(lambda: device.turns() > switches, "no turns", WAIT + switches)
+def test_two_take_turns(device: Device, api: LeaseApi) -> None:
+    wait_for(lambda: device.turns() > 20, "no turns")
     assert all(member.begun() for member in device.members)
     for member in device.members:
         member.asks.terminate()
     # Told to stop they give the device back.
     assert [member.asks.wait(WAIT) for member in device.members] == [0, 0]
-    assert device.api.holder(LEASE) == ""
+    assert api.holder(LEASE) == ""
     device.check()
     counts = [len(member.events("running")) for member in device.members]
     assert max(counts) - min(counts) <= 1
-    if switches >= 1_000:
-        held = [sum(line["held"] for line in member.events("given")) for member in device.members]
-        assert 0.95 < held[0] / held[1] < 1.05
     # Nobody was asked to end: each has had one engine.
     pids = [{json.loads(line)["pid"] for line in member.requests.read_text().splitlines()} for member in device.members]
     assert [len(found) for found in pids] == [1, 1]
@@ -126,32 +128,9 @@ def test_what_is_killed_or_stopped_loses_its_turn(device: Device, harm: str) -> 
     harm_one(device, harm)
 
 
-@pytest.mark.alone
 @pytest.mark.full
-def test_an_api_that_does_not_answer_stops_everybody_and_ends_nobody(device: Device) -> None:
-    wait_for(lambda: device.turns() >= 4, "no turns")
-    device.api.silent = True
-    silent = time.monotonic()
-    time.sleep(DURATION)
-    counts = [member.begun() for member in device.members]
-    time.sleep(2.0)
-    assert [member.begun() for member in device.members] == counts, "an engine serves without a Lease"
-    turns = [len(member.events("running")) for member in device.members]
-    device.api.silent = False
-    wait_for(lambda: any(map(_has_more, device.members, turns)), "no turn")
-    assert time.monotonic() - silent < DURATION + NEXT
-    for member, before in zip(device.members, turns, strict=True):
-        wait_for(partial(_has_more, member, before), "no turn")
-    device.check()
-
-
-def _has_more(member: Member, turns: int) -> bool:
-    return len(member.events("running")) > turns
-
-
-@pytest.mark.full
-def test_lost_answers_cost_turns_but_mix_up_nobody(device: Device) -> None:
-    device.api.loss = 0.2
+def test_lost_answers_cost_turns_but_mix_up_nobody(device: Device, api: LeaseApi) -> None:
+    api.loss = 0.2
     wait_for(lambda: device.turns() >= 30, "no turns", 300)
     device.check()
 
@@ -202,14 +181,15 @@ def two_runs(folder: Path, *words: str, load: int = 1, read: float = 0.0) -> Ite
     """Have two engines that share a device, and two runs that train all their weights."""
     config = folder / "vllm.yaml"
     config.write_text("worker-extension-cls: stoker_in_vllm.Weights\n")
-    made = Device(folder, 0.5, more=["--config", str(config), *words], load=load, read=read)
-    runs = [Run(member, folder / f"versions-{member.name}") for member in made.members]
-    try:
-        yield made, runs
-    finally:
-        for run in runs:
-            run.close()
-        made.close()
+    with lease_api(folder) as api:
+        made = Device(folder, [*api.words, "--config", str(config), *words], 0.5, load=load, read=read)
+        runs = [Run(member, folder / f"versions-{member.name}") for member in made.members]
+        try:
+            yield made, runs
+        finally:
+            for run in runs:
+                run.close()
+            made.close()
 
 
 @pytest.fixture(params=[0, pytest.param(2, marks=pytest.mark.full)], ids="sleep level {}".format)
@@ -302,10 +282,8 @@ def test_what_stops_while_weights_are_loaded_loses_its_turn(learning: tuple[Devi
 
 
 def test_one_that_is_alone_keeps_the_device(tmp_path: Path) -> None:
-    api = LeaseApi()
-    api.make(LEASE)
-    with serving(api, tmp_path / "account") as words:
-        member = Member("a", tmp_path / "a", words, 0.1, DURATION)
+    with lease_api(tmp_path) as api:
+        member = Member("a", tmp_path / "a", api.words, 0.1, DURATION)
         try:
             wait_for(lambda: bool(member.events("running")), "no turn")
             api.calls.clear()
