@@ -61,27 +61,10 @@ def an_account(kube: Kube, folder: Path) -> Iterator[list[str]]:
     Yields:
         the words by which `stoker slice run` finds the API server and the account.
     """
-    group, metadata = "rbac.authorization.k8s.io", {"name": NAME}
-    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [LEASE]}
-    subject = {"kind": "ServiceAccount", "name": NAME, "namespace": kube.namespace}
-    role = {"apiGroup": group, "kind": "Role", "name": NAME}
-    kube.create(
-        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "Role",
-            "metadata": metadata,
-            "rules": [{**rule, "verbs": ["get", "update"]}],
-        },
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": role,
-            "subjects": [subject],
-        },
-    )
+    kube.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}})
+    kube.kubectl("create", "serviceaccount", NAME)
+    kube.kubectl("create", "role", NAME, "--verb=get,update", "--resource=leases", f"--resource-name={LEASE}")
+    kube.kubectl("create", "rolebinding", NAME, f"--role={NAME}", f"--serviceaccount={kube.namespace}:{NAME}")
     config = json.loads(kube.kubectl("config", "view", "--raw", "--minify", "--flatten", "--output=json").stdout)
     server = config["clusters"][0]["cluster"]
     folder.mkdir()
