@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     failures_path, runner, *arguments = argv
     end_with_parent(int(runner))
 
-    from torch.distributed import DistError
+    from torch.distributed import DistError, TCPStore
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -44,6 +44,10 @@ def main(argv: list[str]) -> int:
     told = parse_args(arguments)
     config, entrypoint, entrypoint_args = config_from_args(told)
     try:
+        store = None
+        # torchrun's reference ends with its agent. All who ask for a port in one process share its server.
+        if told.node_rank == 0 and config.max_nodes > 1:
+            store = TCPStore("localhost", told.master_port, is_master=True, multi_tenant=True, wait_for_workers=False)
         try:
             elastic_launch(config, entrypoint)(*entrypoint_args)
         except ChildFailedError as error:
@@ -59,9 +63,10 @@ def main(argv: list[str]) -> int:
     except (RendezvousError, DistError) as error:
         report_error(f"rendezvous failed: {error}")
         return ExitCode.UNAVAILABLE
-    if told.node_rank == 0 and config.max_nodes > 1:
+    if store is not None:
         with suppress(SignalException):  # nothing is left to stop
             time.sleep(_STORE_SECONDS)
+        del store
     return 0
 
 
