@@ -22,9 +22,12 @@ rows:
 Synchronous is grpo_async with --max_staleness 0, which trains what TRL's trainer would, with all groups of a step in
 the samplers' hands at once. Both sides have the same samplers, seeds and corrections.
 
+With --runtime the first four rows train with TrainJobs of one node and the runtime's samplers, through kubectl. The
+cluster needs the catalogue and the claim with the example's inputs: examples/async-grpo/README.md, "On your cluster".
+
 exit codes:
   0  measured; a row that this machine cannot run has said why
-  1  a row or a run of it was lost; the reasons are at the end
+  1  a row or a run of it was lost, or the cluster cannot be used; the reasons are at the end
   2  wrong arguments
 
 Examples:
@@ -32,6 +35,7 @@ Examples:
   benchmarks/async_grpo.py tool tail --pairs 7
   benchmarks/async_grpo.py compute --groups 32 --steps 100
   benchmarks/async_grpo.py publish --versions 50 --replicas 2
+  benchmarks/async_grpo.py tool tail --runtime trl-grpo-async --namespace research
 """
 
 from __future__ import annotations
@@ -53,10 +57,11 @@ from benchmarks.adding import adding_inputs  # noqa: E402
 from benchmarks.async_grpo_parts import barrier_of, costs_of, published_to  # noqa: E402
 from benchmarks.async_grpo_runs import Ours, Size, Theirs, Trained, share  # noqa: E402
 from benchmarks.async_grpo_samplers import Samplers  # noqa: E402
+from benchmarks.async_grpo_trainjobs import ClusterError, TrainJobs  # noqa: E402
 from benchmarks.gpu import GpuError, first_gpu  # noqa: E402
 from benchmarks.jobs import JobFailed, Run, environment  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, whole  # noqa: E402
-from benchmarks.rows import LOST, end, parsed, parser_of, run_rows  # noqa: E402
+from benchmarks.rows import LOST, end, parser_of, run_rows, take_rows  # noqa: E402
 
 SIDES = ("synchronous", "asynchronous")
 RIVALS = ("TRL", "grpo_async")
@@ -158,6 +163,18 @@ class Bench:
         return Ours(self.python, self.inputs, self.samplers, self.folder / "runs", self.args.patience, accelerator)
 
     @cached_property
+    def trainjobs(self) -> TrainJobs:
+        """Runs of grpo_async on a cluster."""
+        return TrainJobs(self.args.runtime, self.args.namespace, self.args.patience)
+
+    def trains(self) -> Ours | TrainJobs:
+        """Return what trains with two samplers: TrainJobs if a runtime is named, else processes of this machine."""
+        if self.args.runtime:
+            return self.trainjobs
+        self.samplers.have(2)
+        return self.ours
+
+    @cached_property
     def theirs(self) -> Theirs:
         """Runs of TRL's trainer."""
         python = environment(f"--accelerator={self._accelerator}")
@@ -170,10 +187,9 @@ class Bench:
         Raises:
             JobFailed: the run that measures it did not end.
         """
-        self.samplers.have(2)
         say("measures how long a synchronous step computes")
         size = replace(self.size, steps=min(self.size.steps, _CALIBRATION_STEPS), staleness=0)
-        found = self.ours.run(size, NOTHING_WAITS, seed=0)
+        found = self.trains().run(size, NOTHING_WAITS, seed=0)
         if found.step is None:
             raise JobFailed(f"the run that measures a synchronous step did not end: {found}")
         return found.step
@@ -186,23 +202,24 @@ class Bench:
                 self.lost.append(line)
 
     def close(self) -> None:
-        """End the samplers."""
+        """End the samplers, and leave nothing on a cluster."""
         if "samplers" in self.__dict__:
             self.samplers.have(0)
+        if "trainjobs" in self.__dict__:
+            self.trainjobs.close()
 
 
 def compare(bench: Bench, name: str) -> None:
     """Print what asynchronous training gains where something waits."""
     waits, pairs = WAITS[name], list[tuple[Trained, Trained]]()
-    bench.samplers.have(2)
-    reward = waits.reward(bench.computed, bench.size.groups)
+    trains, reward = bench.trains(), waits.reward(bench.computed, bench.size.groups)
     if waits.share:
         mean = f"each group waits {waits.share * bench.computed:.2f} s" + (" in the mean" if waits.spread else "")
         print(f"{waits.title}: {mean}, {waits.share:g} times what a synchronous step computes", flush=True)
 
     def run(side: str, number: int) -> Trained:
         size = bench.size if side == SIDES[1] else replace(bench.size, staleness=0)
-        return attempt(lambda: bench.ours.run(size, reward, seed=number + 1))
+        return attempt(lambda: trains.run(size, reward, seed=number + 1))
 
     try:
         for pair in run_pairs(bench.args.pairs, SIDES, run):
@@ -367,10 +384,13 @@ def _facts(runs: Sequence[Trained]) -> Iterator[str]:
     yield f"trainer waited {share(middle('waited'))} of the time"
     if (idle := middle("idle")) is not None:
         yield f"samplers had nothing to do {share(idle)}"
+    if (held := middle("held")) is not None:
+        yield f"the trainer held samplers up {share(held)}"
     if (depth := middle("depth")) is not None:
         yield f"depth {depth:g}"
     yield f"staleness at most {max(run.staleness or 0 for run in runs)}"
-    yield f"dropped {middle('dropped'):g} samples"
+    if (dropped := middle("dropped")) is not None:
+        yield f"dropped {dropped:g} samples"
     if (tokens := middle("tokens")) is not None:
         yield f"{tokens:.0f} tokens/s"
 
@@ -387,10 +407,17 @@ def main() -> None:
     add("--replicas", type=whole(1), nargs="+", default=[1, 2, 4], help="samplers of row publish (default 1 2 4)")
     add("--versions", type=whole(1), default=20, help="versions of row publish (default %(default)s)")
     add("--patience", type=seconds, default=300, help="seconds of silence before a run is killed (default %(default)s)")
-    args = parsed(parser, ROWS)
+    add("--runtime", metavar="NAME", help="train with TrainJobs on this runtime of a cluster")
+    add("--namespace", metavar="NAME", help="of the TrainJobs (default: the one that kubectl chooses)")
+    args = parser.parse_args()
+    take_rows(parser, args, WAITS if args.runtime else ROWS)
+    if args.namespace and not args.runtime:
+        parser.error("--namespace needs --runtime: processes of this machine have no namespace")
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:
         bench = Bench(Path(scratch), args)
         try:
+            if args.runtime:
+                bench.trains()  # what is missing is said before the first row
             run_rows(args.rows, lambda name: ROWS[name](bench, name), bench.lost)
         finally:
             bench.close()
@@ -401,5 +428,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it leaves no sampler
     try:
         main()
+    except ClusterError as error:
+        sys.exit(f"async_grpo.py: error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted: what was measured so far is above")

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Trained:
         tokens: trained, per second.
         curve: seconds from before the first step to the end of each, and its reward.
         ready: the fewest samplers that were ready in a step.
+        held: share of the time in which nothing was being written or judged, because the trainer held it up.
     """
 
     run: Run
@@ -78,6 +79,7 @@ class Trained:
     tokens: float | None = None
     curve: tuple[tuple[float, float], ...] = ()
     ready: int | None = None
+    held: float | None = None
 
     def reached(self, reward: float) -> float | None:
         """Return the seconds until the mean of its last steps was a reward; None if it never was."""
@@ -99,14 +101,49 @@ def share(value: float | None) -> str:
     return "unknown" if value is None else f"{100 * value:.0f} %"
 
 
+def flags_of(size: Size, reward: str, seed: int) -> dict[str, str]:
+    """Return the flags of a run of ours, wherever it trains.
+
+    Args:
+        size: how much it trains.
+        reward: the reward function, as users name it.
+        seed: of the run.
+    """
+    return {
+        "reward_funcs": reward,
+        "max_completion_length": str(TOKENS),
+        "num_generations": str(size.samples),
+        "per_device_train_batch_size": str(size.groups * size.samples),
+        "max_steps": str(size.steps),
+        "max_staleness": str(size.staleness),
+        "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "cosine",
+        "loss_type": "dr_grpo",
+        "scale_rewards": "none",
+        "use_peft": "true",
+        "lora_r": str(RANK),
+        "lora_alpha": str(2 * RANK),
+        "lora_target_modules": "all-linear",
+        "seed": str(seed),
+        "logging_steps": "1",
+        # The checkpoint at the end says what was being written then.
+        "save_steps": str(size.steps),
+    }
+
+
+def numbers(line: str) -> dict[str, float]:
+    """Return the numbers in a line that the trainer printed."""
+    found = ast.literal_eval(line[line.index("{") : line.rindex("}") + 1])
+    return {name: float(value) for name, value in found.items()}
+
+
 def times(run: Run) -> tuple[float, float, float] | None:
     """Return the seconds of a run's training, those between its first and last step, and the median of its steps."""
     ends = [when for when, _ in run.steps]
     if not run.summary or len(ends) < 2:
         return None
-    told = ast.literal_eval(run.summary[run.summary.index("{") : run.summary.rindex("}") + 1])
     steps = statistics.median(after - before for before, after in pairwise(ends))
-    return float(told["train_runtime"]), ends[-1] - ends[0], steps
+    return numbers(run.summary)["train_runtime"], ends[-1] - ends[0], steps
 
 
 class Ours:
@@ -143,28 +180,11 @@ class Ours:
         self._count += 1
         workspace = self._folder / f"run-{self._count}"
         flags = {
+            **flags_of(size, reward, seed),
             "model_name_or_path": str(self._inputs / "model"),
             "dataset_name": str(self._inputs / "dataset"),
-            "reward_funcs": reward,
-            "max_completion_length": str(TOKENS),
-            "num_generations": str(size.samples),
-            "per_device_train_batch_size": str(size.groups * size.samples),
-            "max_steps": str(size.steps),
-            "max_staleness": str(size.staleness),
             "samplers": self._samplers.addresses,
             "adapters": str(self._samplers.adapters),
-            "learning_rate": LEARNING_RATE,
-            "lr_scheduler_type": "cosine",
-            "loss_type": "dr_grpo",
-            "scale_rewards": "none",
-            "use_peft": "true",
-            "lora_r": str(RANK),
-            "lora_alpha": str(2 * RANK),
-            "lora_target_modules": "all-linear",
-            "seed": str(seed),
-            "logging_steps": "1",
-            # The checkpoint at the end says what was being written then.
-            "save_steps": str(size.steps),
             **(more or {}),
         }
         env = {
@@ -181,13 +201,13 @@ class Ours:
         began = time.monotonic()
         with self._samplers.watched() as idle:
             run = run_job([*command, *(f"--{flag}={value}" for flag, value in flags.items())], env, self._patience)
-        found = trained(run, workspace / "output", size, idle, began)
+        found = left_by(run, workspace / "output", size, idle, began)
         shutil.rmtree(workspace, ignore_errors=True)
         return found
 
 
-def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Trained:
-    """Return what a run of ours left behind.
+def left_by(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Trained:
+    """Return what a run of ours measured on this machine, its samplers among it.
 
     Args:
         run: how it ended.
@@ -196,15 +216,31 @@ def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Tra
         idle: of its samplers.
         began: when it began.
     """
+    if times(run) is None:
+        return Trained(run)
+    found = trained(run, [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()])
+    end = began + (run.trained or 0)
+    kept = json.loads((output / f"checkpoint-{size.steps}" / "rollouts.json").read_text())
+    return replace(
+        found,
+        idle=idle.share(end - (found.seconds or 0), end),
+        dropped=max(0, idle.answers - (size.steps * size.groups + len(kept["in_flight"])) * size.samples),
+    )
+
+
+def trained(run: Run, lines: Sequence[Mapping[str, Any]]) -> Trained:
+    """Return what a run of ours measured, by what it says itself.
+
+    Args:
+        run: how it ended.
+        lines: its metrics, one for each step.
+    """
     measured = times(run)
     if measured is None:
         return Trained(run)
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     depths = Counter(int(line["rollout/depth"]) for line in lines[len(lines) // 2 :])
     seconds, between, step = measured
-    end = began + (run.trained or 0)
     rewards = [float(line["reward"]) for line in lines if "reward" in line]
-    kept = json.loads((output / f"checkpoint-{size.steps}" / "rollouts.json").read_text())
     tokens = lines[-1].get("num_tokens")
     return Trained(
         run,
@@ -213,14 +249,13 @@ def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Tra
         step=step,
         reward=statistics.fmean(rewards[-_LAST:]),
         waited=sum(line["rollout/wait_seconds"] for line in lines) / seconds,
-        idle=idle.share(end - seconds, end),
         depth=depths.most_common(1)[0][0],
         staleness=int(max(line["staleness/max"] for line in lines)),
-        dropped=max(0, idle.answers - (size.steps * size.groups + len(kept["in_flight"])) * size.samples),
         spread=tuple(line["publish/spread_seconds"] for line in lines if line.get("publish/spread_seconds")),
         tokens=tokens / seconds if tokens else None,
         curve=tuple(zip(_since(run, seconds), rewards, strict=True)),
         ready=int(min(line["samplers/ready"] for line in lines)),
+        held=sum(line["rollout/idle_seconds"] for line in lines) / seconds,
     )
 
 

@@ -66,7 +66,7 @@ from benchmarks.fleet_streams import Streamed, around, gaps_during  # noqa: E402
 from benchmarks.gpu import GpuError, first_gpu  # noqa: E402
 from benchmarks.jobs import JobFailed, environment  # noqa: E402
 from benchmarks.paired import difference_line, ratio_line, run_pairs, say, seconds, whole  # noqa: E402
-from benchmarks.rows import end, parsed, parser_of, run_rows  # noqa: E402
+from benchmarks.rows import end, parser_of, run_rows, take_rows  # noqa: E402
 from benchmarks.serving import Load  # noqa: E402
 
 WAYS = ("the one URL", "the replicas' proxies")
@@ -515,7 +515,8 @@ def main() -> None:
         default=600.0,
         help="seconds that a start or an answer may take (default %(default)g)",
     )
-    args = parsed(parser, ROWS)
+    args = parser.parse_args()
+    take_rows(parser, args, ROWS)
     lost: list[str] = []
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-", dir=args.folder) as scratch:
         bench = Bench(Path(scratch), args)

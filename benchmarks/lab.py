@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.children import Child  # noqa: E402
 from benchmarks.jobs import environment  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, verdict, whole  # noqa: E402
-from benchmarks.rows import end, parsed, parser_of, run_rows  # noqa: E402
+from benchmarks.rows import end, parser_of, run_rows, take_rows  # noqa: E402
 
 SIDES = ("stoker.lab", "TRL alone")
 WITH_REWARDS = ("RLHF", "training")
@@ -170,7 +170,8 @@ def main() -> None:
     add: Any = parser.add_argument
     add("--pairs", type=whole(1), default=5, help="runs of each side (default %(default)s)")
     add("--patience", type=seconds, default=3600, help="seconds that one measurement may take (default %(default)s)")
-    args = parsed(parser, ROWS)
+    args = parser.parse_args()
+    take_rows(parser, args, ROWS)
     lost: list[str] = []
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:
         bench = Bench(Path(scratch), args)

@@ -28,13 +28,11 @@ def parser_of(doc: str | None, rows: Collection[str]) -> argparse.ArgumentParser
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser, rows: Collection[str]) -> argparse.Namespace:
-    """Return the arguments, with all rows where none is named; an unknown one ends the program."""
-    args = parser.parse_args()
+def take_rows(parser: argparse.ArgumentParser, args: argparse.Namespace, rows: Collection[str]) -> None:
+    """Take all rows where none is named; an unknown one ends the program."""
     if unknown := [row for row in args.rows if row not in rows]:
         parser.error(f"argument ROW: there is no row {unknown[0]!r}: choose from {', '.join(rows)}")
     args.rows = args.rows or [*rows]
-    return args
 
 
 def run_rows(names: Iterable[str], run: Callable[[str], None], lost: list[str]) -> None:

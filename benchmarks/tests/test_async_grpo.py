@@ -17,7 +17,7 @@ from benchmarks import async_grpo, async_grpo_samplers
 from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, Bench, attempt, main, report, spread
 from benchmarks.async_grpo_parts import barrier_of, costs_of, publishing
 from benchmarks.async_grpo_rewards import after, right_sum, wait_of
-from benchmarks.async_grpo_runs import Size, Trained, times, trained
+from benchmarks.async_grpo_runs import Size, Trained, left_by, times
 from benchmarks.async_grpo_samplers import Idle
 from benchmarks.jobs import JobFailed, Run
 from runner.tests.rollouts.replicas import replicas_of, urls
@@ -28,8 +28,8 @@ ENDED = Run(
     10.0, 40.0, 45.0, 50.0, steps=((10.0, ""), (20.0, ""), (40.0, "")), summary="{'train_runtime': '30.5', 'loss': '1'}"
 )
 HUNG = Run(None, None, None, None, waited=120.0)
-SLOW = Trained(ENDED, 60.0, 50.0, 1.0, 0.71, 0.8, 0.6, 0, 0, 0, tokens=100.0)
-QUICK = replace(SLOW, seconds=20.0, between=10.0, reward=0.7, waited=0.1, idle=0.05, depth=4, staleness=5)
+SLOW = Trained(ENDED, 60.0, 50.0, 1.0, 0.71, 0.8, 0.6, 0, 0, 0, tokens=100.0, held=0.4)
+QUICK = replace(SLOW, seconds=20.0, between=10.0, reward=0.7, waited=0.1, idle=0.05, held=0.0, depth=4, staleness=5)
 # Ten steps with the reward 0, then ten with 1; one side needs two seconds for each, the other one.
 CURVE = [0.0] * 10 + [1.0] * 10
 
@@ -47,6 +47,7 @@ def test_pairs_are_reported_with_what_both_sides_did() -> None:
             "  synchronous  reward 0.710",
             "trainer waited 80 % of the time",
             "samplers had nothing to do 60 %",
+            "the trainer held samplers up 40 %",
             "depth 0",
             "staleness at most 0",
             *alike,
@@ -55,6 +56,7 @@ def test_pairs_are_reported_with_what_both_sides_did() -> None:
             "  asynchronous reward 0.700",
             "trainer waited 10 % of the time",
             "samplers had nothing to do 5 %",
+            "the trainer held samplers up 0 %",
             "depth 4",
             "staleness at most 5",
             *alike,
@@ -104,6 +106,7 @@ def test_a_run_is_read_from_what_it_left(tmp_path: Path) -> None:
         {
             "rollout/depth": depth,
             "rollout/wait_seconds": 3.05,
+            "rollout/idle_seconds": 6.1,
             "reward": 0.5,
             "staleness/max": depth,
             "num_tokens": 61,
@@ -117,16 +120,16 @@ def test_a_run_is_read_from_what_it_left(tmp_path: Path) -> None:
     kept = tmp_path / "checkpoint-3" / "rollouts.json"
     kept.write_text(json.dumps({"in_flight": []}))
     idle = Idle([(105.0, False), (115.0, True), (130.0, False), (141.0, False)], answers=24)
-    found = trained(ENDED, tmp_path, size, idle, began=100.0)
-    assert replace(found, waited=round(found.waited or 0, 6)) == Trained(
-        ENDED, 30.5, 30.0, 15.0, 0.5, 0.3, 0.5, 2, 2, 0, (0.05,), 2.0, ((0.5, 0.5), (10.5, 0.5), (30.5, 0.5)), 1
+    found = left_by(ENDED, tmp_path, size, idle, began=100.0)
+    assert replace(found, waited=round(found.waited or 0, 6), held=round(found.held or 0, 6)) == Trained(
+        ENDED, 30.5, 30.0, 15.0, 0.5, 0.3, 0.5, 2, 2, 0, (0.05,), 2.0, ((0.5, 0.5), (10.5, 0.5), (30.5, 0.5)), 1, 0.6
     )
     # The samplers wrote 32, of which 24 are trained.
     idle.answers = 32
-    assert trained(ENDED, tmp_path, size, idle, began=100.0).dropped == 8
+    assert left_by(ENDED, tmp_path, size, idle, began=100.0).dropped == 8
     kept.write_text(json.dumps({"in_flight": [[6, 2]]}))
-    assert trained(ENDED, tmp_path, size, idle, began=100.0).dropped == 4
-    assert trained(HUNG, tmp_path, size, idle, began=100.0) == Trained(HUNG)
+    assert left_by(ENDED, tmp_path, size, idle, began=100.0).dropped == 4
+    assert left_by(HUNG, tmp_path, size, idle, began=100.0) == Trained(HUNG)
     assert times(replace(ENDED, steps=())) is None
 
 

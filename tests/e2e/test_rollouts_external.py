@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from charts.helm import ROOT
 from e2e.kube import Kube, uid_of
 from e2e.registry import Image
 from e2e.rollouts import EXAMPLE, HOLDING, Installs, SumsRun, example_trainjob
@@ -18,6 +20,7 @@ from e2e.trainjobs import Reader, Restarts
 pytestmark = pytest.mark.full  # two replicas and two trainers take minutes on a small machine
 
 RELEASE, SAMPLERS, ADAPTERS = "async-grpo-external", "samplers", "async-grpo-adapters"
+RUNTIME = "trl-grpo-async-external"
 NAMES, STEPS, MANY = ("sums-one", "sums-two"), 12, 40
 # The step of a hit, which the runs wait after.
 HIT = 7
@@ -42,7 +45,7 @@ def samplers(kube: Kube, helm: Callable[..., str], serving_chart: list[str], sum
 def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[str, Image]) -> None:
     """The runtime with the example's values, in a release of its own."""
     images = {"trl": image.values, "fetch": serving_images["fetch"].values}
-    enabled = {"trl-distributed": {"enabled": False}, "trl-grpo-async-external": {"enabled": True}}
+    enabled = {"trl-distributed": {"enabled": False}, RUNTIME: {"enabled": True}}
     install_catalogue(RELEASE, {"runtimes": enabled, "images": images}, EXAMPLE / "runtimes-values.yaml")
 
 
@@ -53,7 +56,7 @@ Submits = Callable[[int, int], list[SumsRun]]
 def trainjob(name: str, steps: int, save_steps: int) -> dict[str, Any]:
     """Return the example's TrainJob on one node, for samplers that are a release."""
     flags = {"max_steps": str(steps), "save_steps": str(save_steps)}
-    found = example_trainjob("trl-grpo-async-external", {**HOLDING, **flags})
+    found = example_trainjob(RUNTIME, {**HOLDING, **flags})
     found["metadata"]["name"] = name
     (patch,) = found["spec"]["runtimePatches"]
     jobs = patch["trainingRuntimeSpec"]["template"]["spec"]
@@ -136,3 +139,16 @@ def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
     assert len(before) == 2
     assert replicas(kube) == before
     assert {*reader.run(["python", "-c", LIST], [ADAPTERS]).split()} == {".owner"}
+
+
+def test_the_benchmark_trains_both_sides_and_leaves_nothing(kube: Kube, runtime: None, samplers: None) -> None:
+    size = ("--pairs", "1", "--steps", "10")
+    words = ("compute", *size, "--runtime", RUNTIME, "--namespace", kube.namespace)
+    done = kube.cluster.run(
+        [sys.executable, str(ROOT / "benchmarks/async_grpo.py"), *words], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"nothing waits +synchronous .* s, asynchronous .* of 1 pairs", done.stdout), done.stdout
+    assert done.stdout.count("2 samplers ready at least") == 2
+    left = kube.kubectl("get", "trainjobs,configmaps,persistentvolumeclaims,pods", "--output", "name").stdout
+    assert "benchmark-" not in left
