@@ -149,6 +149,6 @@ def test_the_benchmark_trains_both_sides_and_leaves_nothing(kube: Kube, runtime:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"nothing waits +synchronous .* s, asynchronous .* of 1 pairs", done.stdout), done.stdout
-    assert done.stdout.count("2 samplers ready at least") == 2
+    assert done.stdout.count("samplers ready at least") == 2
     left = kube.kubectl("get", "trainjobs,configmaps,persistentvolumeclaims,pods", "--output", "name").stdout
     assert "benchmark-" not in left
